@@ -129,7 +129,7 @@ func (n *FakeNIC) plan(spec infra.Spec, m phase1.Moving) (plan *wiring.Plan, err
 	if n.wired != nil {
 		earlier := n.wired.Journal()
 		if spec.For != earlier.Spec.For {
-			return nil, fmt.Errorf("%w: %w: for %q", infra.ErrWired, phase1.ErrForAnother, earlier.Spec.For)
+			return nil, fmt.Errorf("%w: for %q", phase1.ErrForAnother, earlier.Spec.For)
 		}
 		if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
 			spec.Binding = earlier.Spec.Binding

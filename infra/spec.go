@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type Spec struct {
 	Guest string `json:"guest,omitempty"`
 
 	// For is for whom the NIC is wired, in the caller's words, such as a container's id: at most
-	// 1024 octets of UTF-8. List of package phase1 shows it, and Teardown and Forget select by it.
+	// 253 octets of UTF-8. List of package phase1 shows it, and Teardown and Forget select by it.
 	// Each later Setup must name the same one, except while a process holds the NIC. Empty: nobody
 	// is named.
 	For string `json:"for,omitempty"`
@@ -168,16 +169,13 @@ func (o Owner) validate() error {
 	return nil
 }
 
-// maxGuest is the length of a DNS name, the longest name of an object in Kubernetes.
-const maxGuest = 253
-
-// maxFor has room for names of two objects.
-const maxFor = 1024
+// maxText is the length of a DNS name, the longest name of an object in Kubernetes.
+const maxText = 253
 
 // checkText refuses a text that would not come back from JSON as it was.
-func checkText(field, text string, most int) error {
-	if len(text) > most || !utf8.ValidString(text) {
-		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%.80q, want at most %d octets of UTF-8, such as a UUID", text, most)}
+func checkText(field, text string) error {
+	if len(text) > maxText || !utf8.ValidString(text) {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%.80q, want at most %d octets of UTF-8, such as a UUID", text, maxText)}
 	}
 	return nil
 }
@@ -217,10 +215,7 @@ func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err
 	}
-	if err := checkText("guest", s.Guest, maxGuest); err != nil {
-		return err
-	}
-	if err := checkText("for", s.For, maxFor); err != nil {
+	if err := cmp.Or(checkText("guest", s.Guest), checkText("for", s.For)); err != nil {
 		return err
 	}
 	if err := s.Owner.validate(); err != nil {

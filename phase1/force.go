@@ -69,10 +69,7 @@ func (n NIC) takeDownForced(ctx context.Context, o TeardownOptions) (lost []stri
 					return err
 				}
 			}
-			if err := j.checkState(o.State); err != nil {
-				return err
-			}
-			if err := checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For)); err != nil {
+			if err := cmp.Or(j.checkState(o.State), checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For))); err != nil {
 				return err
 			}
 			lost = j.Lost
@@ -94,12 +91,10 @@ var errNoNode = errors.New("the journal directory is not there")
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
 func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreadable error) ([]string, error) {
 	said, has := s.node.describe(s.identity.Name(), s.nic)
-	if has && o.For != "" {
-		if err := checkFor(said.For, o.For); err != nil {
-			return nil, err
-		}
-	}
 	state, err := said.lostState(o.State)
+	if has && o.For != "" {
+		err = cmp.Or(err, checkFor(said.For, o.For))
+	}
 	if err != nil {
 		return nil, err
 	}

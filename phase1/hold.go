@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/internal/flock"
 )
 
@@ -110,20 +110,15 @@ func checkFor(wired, wanted string) error {
 	return fmt.Errorf("%w: for %.80q, and this call is for %.80q: name the same one (Spec.For, guestwire-agent -for), or take that wiring down first, for anybody (Teardown, guestwire-agent teardown)", ErrForAnother, wired, wanted)
 }
 
-// keepFor returns for whom a later Setup is: the same one as the wiring. It may leave that out while the NIC is held.
-func (s *session) keepFor(wired, wanted string) (string, error) {
-	if wanted == "" && wired != "" && !s.held {
-		err := s.look(s.elsewhere)
-		if errors.Is(err, ErrHeld) {
-			s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
-			return wired, nil
-		}
-		if err != nil {
-			return "", err
-		}
+// checkFor is for a later Setup. It may name nobody while another process holds the NIC.
+func (s *session) checkFor(wired, wanted string) error {
+	err := checkFor(wired, wanted)
+	if err == nil || wanted != "" || s.held {
+		return err
 	}
-	if err := checkFor(wired, wanted); err != nil {
-		return "", fmt.Errorf("%w: %w", infra.ErrWired, err)
+	if held := s.look(s.elsewhere); !errors.Is(held, ErrHeld) {
+		return cmp.Or(held, err)
 	}
-	return wired, nil
+	s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
+	return nil
 }

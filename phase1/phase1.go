@@ -127,8 +127,8 @@ var (
 	ErrHeld = errors.New("held by another process")
 
 	// ErrForAnother: the NIC is wired for another one, see For of infra.Spec. Nothing has
-	// changed.
-	ErrForAnother = errors.New("wired for another one")
+	// changed. errors.Is finds infra.ErrWired in it, too.
+	ErrForAnother = fmt.Errorf("%w for another one", infra.ErrWired)
 
 	// ErrAlive, of Forget: the namespace exists. Teardown takes the wiring down.
 	ErrAlive = errors.New("the namespace is not gone")

@@ -39,7 +39,7 @@ import (
 //	infra.ErrNoNIC       the namespace has no such link
 //	infra.ErrWired       the NIC is wired in a way that spec cannot change
 //	infra.ErrWired       the record in State is another namespace's
-//	ErrForAnother        the NIC is wired for another one than spec.For. It is infra.ErrWired, too
+//	ErrForAnother        the NIC is wired for another one than spec.For
 //	infra.ErrCollision   a network of the Spec is in use
 //	ErrOwnNamespace      the namespace is the caller's, or the machine's
 //	*infra.StepError     the kernel refused an operation
@@ -247,17 +247,17 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)
 	}
-	var err error
-	if spec.For, err = s.keepFor(earlier.Spec.For, spec.For); err != nil {
+	if err := s.checkFor(earlier.Spec.For, spec.For); err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
 	if auto, ok := spec.Binding.(infra.Auto); ok && wiring.CanBecome(auto, earlier.Spec.Binding) {
 		spec.Binding = earlier.Spec.Binding
 	}
-	if spec, err = wiring.SameGuest(s.nic, earlier.Spec, spec); err != nil {
+	spec, err := wiring.SameGuest(s.nic, earlier.Spec, spec)
+	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	spec.State = earlier.Spec.State
+	spec.State, spec.For = earlier.Spec.State, earlier.Spec.For
 	again := earlier.Journal
 	again.Spec = spec
 	if again.Found.FlowTables {

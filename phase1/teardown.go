@@ -52,10 +52,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 		if j == nil {
 			return s.tearDownUnwired()
 		}
-		if err := j.checkState(o.State); err != nil {
-			return err
-		}
-		if err := checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For)); err != nil {
+		if err := cmp.Or(j.checkState(o.State), checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For))); err != nil {
 			return err
 		}
 		if err := s.checkHeld(o.CutOff); err != nil {

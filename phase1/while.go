@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -31,9 +32,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 	if err != nil {
 		return n.failed("setup", err)
 	}
-	if spec.For == "" {
-		spec.For = holder()
-	}
+	spec.For = cmp.Or(spec.For, holder())
 	down := TeardownOptions{CutOff: true, For: spec.For}
 	setup := func() (cache.Record, error) {
 		record, err := request{NIC: n, Spec: spec, newGuest: true}.setup(ctx) // f starts the guest

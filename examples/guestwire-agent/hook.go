@@ -29,7 +29,7 @@ type container struct {
 
 // mostState is the size of a container's state that hook reads: Kubernetes has 256 KiB for all annotations of a pod,
 // and each octet of one can take six in JSON. An id is a part of each error, and the Spec's For.
-const mostState, mostID = 2 << 20, 1024
+const mostState, mostID = 2 << 20, 253
 
 // mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.
 const mostLog = 1 << 20
