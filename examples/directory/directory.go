@@ -149,6 +149,12 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 // LockName is Lock of a text of any length, in the directory of the node's journals (phase1.DefaultDir). It makes the
 // directory if it is not there. What a killed process leaves, phase1.Forget removes.
 func LockName(ctx context.Context, journals, text string) (unlock func(), err error) {
+	switch {
+	case os.Geteuid() != 0:
+		return nil, fmt.Errorf("lock of %s: user %d is not root: run as root: %w", text, os.Geteuid(), fs.ErrPermission)
+	case !filepath.IsAbs(journals):
+		return nil, fmt.Errorf("lock of %s: dir: %q, want an absolute path, such as /run/guestwire.lock", text, journals)
+	}
 	dir, err := Make(journals, 0o700)
 	if err != nil {
 		return nil, err
@@ -177,8 +183,8 @@ func tryLock(dir *os.Root, name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which other users may hold: remove it", filepath.Join(dir.Name(), name), mine.Mode())
+	if stat, ok := mine.Sys().(*syscall.Stat_t); mine.Mode()&^0o600 != 0 || !ok || int(stat.Uid) != os.Geteuid() || stat.Nlink > 1 { // a second link may be root's file
+		return nil, fmt.Errorf("lock %s: mode %v of another program's file, which may be in use or held by other users: remove it", filepath.Join(dir.Name(), name), mine.Mode())
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		if err == syscall.EINTR {

@@ -1,6 +1,7 @@
 package directory_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -170,6 +171,14 @@ var verbs = map[string]func(dir *os.Root) error{
 		}
 		return errors.Join(listener.Close(), dir.Remove("stream"))
 	},
+	"Lock": func(dir *os.Root) error {
+		unlock, err := directory.Lock(context.Background(), dir, "lock")
+		if err != nil {
+			return err
+		}
+		unlock()
+		return nil
+	},
 }
 
 // TestReplaced: another user moves the directory that is open away, and puts a link in its place. All is made in the
@@ -197,12 +206,12 @@ func TestPlanted(t *testing.T) {
 	for name, verb := range verbs {
 		other, victim := theirs(t), filepath.Join(nstest.Dir(t), "victim")
 		do(t, os.WriteFile(victim, []byte("root's"), 0o600))
-		for _, planted := range []string{"made", "file", ".file.new", "stream"} {
+		for _, planted := range []string{"made", "file", ".file.new", "stream", "lock"} {
 			do(t, os.Symlink(victim, filepath.Join(other, planted)))
 		}
 		dir, err := directory.Open(other)
 		do(t, err)
-		if err := verb(dir); err != nil && (!errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), other)) {
+		if err := verb(dir); err != nil && (!errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.EADDRINUSE) && name != "Lock" || !strings.Contains(err.Error(), other)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		dir.Close()
@@ -263,5 +272,49 @@ func TestMake(t *testing.T) {
 	}
 	if dir, err := directory.Make(filepath.Join(other, "in"), 0o755); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), other) {
 		t.Errorf("below another user's directory: %v, %v", dir, err)
+	}
+}
+
+// TestLock: a lock is a file that root alone can open. A file of another user's, and one with a second name, is left as
+// it is. Who waits for a lock names its holder.
+func TestLock(t *testing.T) {
+	other, victim := theirs(t), filepath.Join(nstest.Dir(t), "victim")
+	do(t, os.WriteFile(victim, []byte("root's"), 0o600), os.WriteFile(filepath.Join(other, "open"), nil, 0o644), os.WriteFile(filepath.Join(other, "theirs"), nil, 0o600),
+		os.Chown(filepath.Join(other, "theirs"), nstest.LauncherUID, -1), os.Link(victim, filepath.Join(other, "linked")))
+	dir, err := directory.Open(other)
+	do(t, err)
+	defer dir.Close()
+	for _, name := range []string{"open", "theirs", "linked"} {
+		if _, err := directory.Lock(t.Context(), dir, name); err == nil || !strings.Contains(err.Error(), filepath.Join(other, name)+": mode ") {
+			t.Errorf("%s: %v", name, err)
+		}
+		do(t, os.Remove(filepath.Join(other, name))) // the way out
+		unlock, err := directory.Lock(t.Context(), dir, name)
+		do(t, err)
+		unlock()
+	}
+	asRoots(t, "linked", victim)
+
+	journals := filepath.Join(filepath.Dir(other), "journals")
+	unlock, err := directory.LockName(t.Context(), journals, "/run/vm1")
+	do(t, err)
+	if info, err := os.Stat(journals); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	cause := errors.New("enough")
+	ended, end := context.WithCancelCause(t.Context())
+	end(cause)
+	if _, err := directory.LockName(ended, journals, "/run/vm1"); !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), fmt.Sprintf("lock of /run/vm1: process %d works on it", os.Getpid())) {
+		t.Error(err)
+	}
+	unlock()
+	unlock, err = directory.LockName(t.Context(), journals, "/run/vm1")
+	do(t, err)
+	unlock()
+	if left, err := os.ReadDir(journals); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); err == nil || !strings.Contains(err.Error(), "want an absolute path") {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# report.sh NAME reads commands, one a line, and runs each, whatever became of the others. They print what "go test -json"
-# prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, which make
+# report.sh NAME reads commands, one a line, and runs each, whatever became of the others. A command behind "& " runs beside
+# the ones below it, and its lines come last. They print what "go test -json" prints. The script shows how each package ended, what failed, the ten slowest tests, the time since STARTED, which make
 # sets, and why tests were skipped. The last line is "N passed, N failed, N skipped". A test with subtests is counted through
 # them. The script fails if a command or a test does, if no test passed, or if the run has changed /etc/resolv.conf. bin/NAME.json has all that
 # the commands printed.
@@ -13,8 +13,25 @@ resolv=$(cat /etc/resolv.conf)
 status=0
 # gotestsum takes what a command prints to stderr for errors, and counts them: it goes to 3.
 bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile "bin/$name.json" -- \
-	bash -c 'exec 2>&3; status=0; while read -r line; do bash -o pipefail -c "$line" </dev/null || status=1; done <<<"$1"; exit $status' \
-	commands "$commands" 3>&2 || status=1
+	bash -c '
+		exec 2>&3
+		status=0 beside=()
+		run() { bash -o pipefail -c "$1" </dev/null; }
+		while read -r line; do
+			if [ "${line#& }" = "$line" ]; then
+				run "$line" || status=1
+			else
+				run "${line#& }" >"bin/$2-${#beside[@]}.json" &
+				beside+=($!)
+			fi
+		done <<<"$1"
+		for i in "${!beside[@]}"; do
+			wait "${beside[i]}" || status=1
+			cat "bin/$2-$i.json"
+			rm "bin/$2-$i.json"
+		done
+		exit $status' \
+	commands "$commands" "$name" 3>&2 || status=1
 if [ "$resolv" != "$(cat /etc/resolv.conf)" ]; then
 	echo "FAIL: /etc/resolv.conf is not what it was"
 	status=1
