@@ -17,6 +17,7 @@ the same configuration, it repairs what is missing, as guestwire-agent repair
 does. On an error of a first setup the namespace is as it was found. -json
 prints the record. Another egress holds for new connections; with -cut also for
 those that are open, and setup reports on standard error how many it has cut.
+-for says for whom the NIC is wired. A setup for another one is refused.
 
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another
 one on the node. With -inside, setup finds out which, and plan and status show
@@ -278,9 +279,9 @@ is that of setup.
 
 run holds the NIC: as long as it lives, another run is refused, and teardown
 without -cut-off. If run was killed, the next run finds the wiring and uses it;
-one of another configuration is taken down first. A wiring is refused if
-guestwire-agent setup was the last to make or repair it: a setup beside a run
-that lives leaves the wiring run's, a setup after a killed run takes it over.
+one of another configuration is taken down first. A wiring of guestwire-agent
+setup is refused. A setup beside a run that lives leaves the wiring run's; after
+a killed run, setup is refused until teardown.
 With -own it also removes the record and the journal of an earlier container's
 network from -state and -dir, which therefore have to be the container's own.
 
@@ -351,8 +352,8 @@ Stop the VM first, or detach the NIC from the VM: teardown deletes the VM's tap,
 and the tap of a later setup is another one. As long as a process has the tap
 open, teardown changes nothing and exits with 7, and so as long as
 guestwire-agent run, or another launcher that holds the NIC, lives; -cut-off
-deletes the tap nevertheless. A NIC that is not wired is no error. -state is not
-needed; one that is named has to be the one of setup.
+deletes the tap nevertheless. A NIC that is not wired is no error. -state and
+-for are not needed; what is named has to be that of setup.
 
 Without -netns, teardown finds the namespace by the journal that has this
 -state: perhaps no process is left in the namespace, or the processes are not
