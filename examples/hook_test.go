@@ -275,7 +275,7 @@ func TestHookKilled(t *testing.T) {
 	t.Parallel()
 	c, before := newHooked(t)
 	pid, _ := c.process(t)
-	for _, file := range []string{c.State + "/eth0.container", c.dir + "/*/eth0.journal", c.State + "/eth0.json"} {
+	for _, file := range []string{c.dir + "/*/eth0.journal", c.State + "/eth0.json"} {
 		for _, again := range []bool{false, true} {
 			cmd := c.hook(t, "c1", "created", pid)
 			if err := cmd.Start(); err != nil {

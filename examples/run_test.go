@@ -188,8 +188,8 @@ for try in $(seq 500); do ps -e -o stat= -o comm= | grep -q '^Z' || break; sleep
 	c.asFound(t, before)
 }
 
-// TestRunBesideSetup: run leaves a wiring alone that another call has made or taken over, and that a VM may be using,
-// also where a run was killed before. The wiring of a run that lives stays run's beside a setup.
+// TestRunBesideSetup: run leaves a wiring alone that another call has made, and that a VM may be using, also where a
+// run was killed before. A killed run's wiring is no setup's. That of a run that lives stays run's beside a setup.
 func TestRunBesideSetup(t *testing.T) {
 	t.Parallel()
 	c, before := newContainer(t)
@@ -215,7 +215,7 @@ func TestRunBesideSetup(t *testing.T) {
 		t.Helper()
 		wired := c.Pod.Dump()
 		for _, binding := range []string{"redirect", "masquerade"} {
-			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "already wired, and not by guestwire-agent") {
+			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "wired for another one: for \"\", and this call is for \"guestwire-agent\"") {
 				t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
 			}
 		}
@@ -232,10 +232,15 @@ func TestRunBesideSetup(t *testing.T) {
 	refused() // the killed run's wiring was another one
 	teardown()
 	kill()
-	setup()
-	refused() // setup has taken it over
-	teardown()
-	kill()
+	killed := c.Pod.Dump()
+	out, status := run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
+		"-uid", strconv.Itoa(nstest.LauncherUID))
+	if status != 1 || !strings.Contains(out, "wired for another one: for \"guestwire-agent\"") {
+		t.Errorf("setup of what a killed run has left: status %d, %s; want a refusal", status, out)
+	}
+	if err := nstest.Difference(killed, c.Pod.Dump()); err != nil {
+		t.Errorf("the wiring has changed: %v", err)
+	}
 	teardown()
 	// Of a run that lives, teardown -cut-off takes the guest's network away. status and doctor say whose it was.
 	cut := c.start(t, "redirect", "echo ready; read line", "ready")
@@ -260,12 +265,12 @@ func TestRunBesideSetup(t *testing.T) {
 	// Of a run that lives, setup repairs the wiring, and says whose it is.
 	p := c.start(t, "redirect", "echo ready; read line", "ready")
 	c.Pod.IP("link set eth0-tap down")
-	out, status := run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
+	out, status = run(t, agent, "setup", "-netns", c.Pod.Path(), "-nic", "eth0", "-binding", "redirect", "-state", c.State, "-dir", c.dir,
 		"-uid", strconv.Itoa(nstest.LauncherUID))
 	if status != 0 || !strings.Contains(out, "(guestwire-agent) holds it") {
 		t.Errorf("beside a run that lives: status %d, %s", status, out)
 	}
-	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("holder  guestwire-agent, at the last setup", out) {
+	if out, status := run(t, agent, "status", "-netns", c.Pod.Path(), "-nic", "eth0", "-dir", c.dir); status != 0 || !matches("for  guestwire-agent", out) {
 		t.Errorf("after setup beside a run that lives: status %d\n%s", status, out)
 	}
 	if err := syscall.Kill(p.one(t), syscall.SIGKILL); err != nil {

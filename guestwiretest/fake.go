@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -118,6 +119,9 @@ func (n *FakeNIC) plan(spec infra.Spec, m phase1.Moving) (plan *wiring.Plan, err
 	namespace := cmp.Or(n.Namespace, "00000000-4026532000-1")
 	if n.wired != nil {
 		earlier := n.wired.Journal()
+		if spec.For != earlier.Spec.For {
+			return nil, fmt.Errorf("%w: for %q", phase1.ErrForAnother, earlier.Spec.For)
+		}
 		spec.State = cmp.Or(spec.State, earlier.Spec.State)
 		if earlier.Spec, err = wiring.SameGuest(n.name(), earlier.Spec, spec); err != nil {
 			return nil, err
@@ -238,7 +242,7 @@ func (n *FakeNIC) Status(ctx context.Context) (report *phase1.Report, err error)
 	err = n.ofWired(ctx, func() error {
 		r, s := n.wired.Record, n.wired.Journal().Spec
 		w := phase1.Wiring{NIC: n.name(), Namespace: r.Namespace, FoundAt: []string{}, State: s.State, Binding: r.Binding, Owner: s.Owner,
-			Names: s.Names, NAT64: s.Options.NAT64, Role: r.Role, Turn: r.Turn}
+			For: s.For, Names: s.Names, NAT64: s.Options.NAT64, Role: r.Role, Turn: r.Turn}
 		report = &phase1.Report{Wiring: w, Record: r, Counters: n.Counted, Egress: s.Egress, EgressWithin: s.EgressWithin}
 		return nil
 	}, "Status")
@@ -328,6 +332,8 @@ func (n *FakeNIC) Teardown(ctx context.Context, o phase1.TeardownOptions) error 
 			return fmt.Errorf("NIC %s: %w", n.name(), phase1.ErrNotWired)
 		case o.State != "" && n.wired != nil && o.State != n.wired.Journal().Spec.State:
 			return &cache.FieldError{Field: "state", Reason: o.State + " is not that of the wiring"}
+		case o.For != "" && n.wired != nil && o.For != n.wired.Journal().Spec.For:
+			return fmt.Errorf("%w: not for %q", phase1.ErrForAnother, o.For)
 		}
 		return n.end()
 	}, "Teardown", o)
@@ -354,7 +360,11 @@ func (n *FakeNIC) Hold(ctx context.Context) (held phase1.NIC, release func(), er
 // While wires the NIC while f runs.
 func (n *FakeNIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) error) error {
 	var record cache.Record
-	err := n.call(ctx, func() (err error) { record, err = n.setup(spec, phase1.Moving{}); return err }, "While", spec)
+	err := n.call(ctx, func() (err error) {
+		spec.For = cmp.Or(spec.For, filepath.Base(os.Args[0]))
+		record, err = n.setup(spec, phase1.Moving{})
+		return err
+	}, "While", spec)
 	if err != nil {
 		return err
 	}

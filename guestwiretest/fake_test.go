@@ -113,8 +113,8 @@ var pods = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}|fe80:[0-9a-f:]*[0-
 // call is noted.
 func TestFakeCalls(t *testing.T) {
 	spec := infra.Spec{Binding: infra.Bridge{}, Owner: owner, State: t.TempDir()}
-	other, routed := spec, spec
-	other.Binding, routed.Binding = infra.Redirect{}, infra.Routed{}
+	other, routed, theirs := spec, spec, spec
+	other.Binding, routed.Binding, theirs.For = infra.Redirect{}, infra.Routed{}, "c2"
 	n := &guestwiretest.FakeNIC{Name: "net1", Cut: 3, Dropped: []phase1.Drop{{Reason: "arp"}}}
 	drift := &phase1.DriftError{}
 	n.Fail("Setup", infra.ErrWired, nil, os.ErrPermission)
@@ -145,6 +145,11 @@ func TestFakeCalls(t *testing.T) {
 		{"Setup", setup, t.Context(), spec, os.ErrPermission},
 		{"Setup", setup, t.Context(), spec, nil},
 		{"Setup", setup, t.Context(), other, infra.ErrWired},
+		{"Setup", setup, t.Context(), theirs, phase1.ErrForAnother},
+		{"While", func(ctx context.Context, s infra.Spec) error { return n.While(ctx, s, nil) }, t.Context(), spec, phase1.ErrForAnother},
+		{"Teardown", func(ctx context.Context, s infra.Spec) error {
+			return n.Teardown(ctx, phase1.TeardownOptions{For: s.For})
+		}, t.Context(), theirs, phase1.ErrForAnother},
 		{"Check", check, t.Context(), spec, drift},
 		{"Check", check, t.Context(), spec, nil},
 		{"CutRefused", func(ctx context.Context, _ infra.Spec) error {

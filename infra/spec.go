@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,12 @@ type Spec struct {
 	// Passt and Slirp compute the guest's MAC from it, so that the MAC is the same in each
 	// namespace. Empty: the guest's MAC is computed from the NIC's MAC.
 	Guest string `json:"guest,omitempty"`
+
+	// For is for whom the NIC is wired, in the caller's words, such as a container's id: at most
+	// 253 octets of UTF-8. List of package phase1 shows it, and Teardown and Forget select by it.
+	// Each later Setup must name the same one, except while a process holds the NIC. Empty: nobody
+	// is named.
+	For string `json:"for,omitempty"`
 
 	// Owner is the launcher's user, who can open the taps. Zero is refused.
 	Owner Owner `json:"owner,omitzero"`
@@ -162,13 +169,13 @@ func (o Owner) validate() error {
 	return nil
 }
 
-// maxGuest is the length of a DNS name, the longest name of an object in Kubernetes.
-const maxGuest = 253
+// maxText is the length of a DNS name, the longest name of an object in Kubernetes.
+const maxText = 253
 
-// checkGuest refuses a text that would not come back from JSON as it was.
-func checkGuest(guest string) error {
-	if len(guest) > maxGuest || !utf8.ValidString(guest) {
-		return &cache.FieldError{Field: "guest", Reason: fmt.Sprintf("%.80q, want at most %d octets of UTF-8, such as a UUID", guest, maxGuest)}
+// checkText refuses a text that would not come back from JSON as it was.
+func checkText(field, text string) error {
+	if len(text) > maxText || !utf8.ValidString(text) {
+		return &cache.FieldError{Field: field, Reason: fmt.Sprintf("%.80q, want at most %d octets of UTF-8, such as a UUID", text, maxText)}
 	}
 	return nil
 }
@@ -208,7 +215,7 @@ func (s Spec) Validate() error {
 	if err := checkType(s.Binding); err != nil {
 		return err
 	}
-	if err := checkGuest(s.Guest); err != nil {
+	if err := cmp.Or(checkText("guest", s.Guest), checkText("for", s.For)); err != nil {
 		return err
 	}
 	if err := s.Owner.validate(); err != nil {

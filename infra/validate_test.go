@@ -254,6 +254,9 @@ func TestValidate(t *testing.T) {
 		"guest of 254 octets":                                 {infra.Spec{Guest: strings.Repeat("g", 254)}, "guest"},
 		"guest of any text":                                   {infra.Spec{Guest: "default/ vm\u00e4\n"}, ""},
 		"guest that is no UTF-8":                              {infra.Spec{Guest: "vm\xff"}, "guest"},
+		"for of 253 octets":                                   {infra.Spec{For: strings.Repeat("f", 253)}, ""},
+		"for of 254 octets":                                   {infra.Spec{For: strings.Repeat("f", 254)}, "for"},
+		"for that is no UTF-8":                                {infra.Spec{For: "c1\xff"}, "for"},
 		"sriov with a group's MAC":                            {infra.Spec{Binding: infra.SRIOV{MAC: cache.MAC{1}}}, "binding.sriov.mac"},
 	} {
 		t.Run(name, func(t *testing.T) {

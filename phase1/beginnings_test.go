@@ -102,15 +102,8 @@ var beginnings = []beginning{
 		b.judge()
 	}},
 	{"`While`, or `guestwire-agent run`, that uses the wiring of a killed one", ofGuest, refusedThen, refusedThen, func(b *begun) {
+		b.c.For = "vm1"
 		b.openAsGuest()
-		held, release, err := b.c.Hold(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err = held.Setup(b.Context(), b.c.Spec); err != nil { // as While of this program does
-			b.Fatal(err)
-		}
-		release()
 		b.c.Egress = policy(b.T, onlySentinels...)
 		if err := b.c.While(b.Context(), b.c.Spec, func(cache.Record) error { b.judge(); return nil }); err != nil {
 			b.Error(err)

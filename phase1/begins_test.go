@@ -105,17 +105,11 @@ func TestBeginningEndsPins(t *testing.T) {
 				n := nstest.NewNetwork(t)
 				c := config(n, b)
 				c.Egress = policy(t, onlySentinels...)
-				held, release, err := c.Hold(t.Context())
-				if err != nil {
+				c.For = "vm1"
+				setup(t, c)
+				if err := c.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{refused6}, Ports: []infra.Ports{{First: 5353, Protocol: "udp"}}, Life: time.Hour}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := held.Setup(t.Context(), c.Spec); err != nil {
-					t.Fatal(err)
-				}
-				if err := held.Pin(t.Context(), phase1.Pin{Addresses: []netip.Addr{refused6}, Ports: []infra.Ports{{First: 5353, Protocol: "udp"}}, Life: time.Hour}); err != nil {
-					t.Fatal(err)
-				}
-				release() // as a kill does
 				other := c
 				other.Egress = policy(t, append([]string{"allow 198.51.100.9 7778/udp"}, onlySentinels...)...)
 				again(t, n, other, func() {
@@ -139,14 +133,9 @@ func TestBeginningForgetsPrefixes(t *testing.T) {
 		n := nstest.NewNetwork(t)
 		first := config(n, b)
 		first.Guard.Prefixes = []netip.Prefix{netip.MustParsePrefix("fd44::/64")}
+		first.For = "vm1"
 		from := netip.MustParseAddr("fd44::77")
-		held, release, err := first.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := held.Setup(t.Context(), first.Spec); err != nil {
-			t.Fatal(err)
-		}
+		setup(t, first)
 		w := attach(t, n, true, true)
 		world, _ := w.send(w.link.Packet(unix.IPPROTO_UDP, from, refused6, frames.Datagram(6001, 5353, []byte("x"))))
 		if len(world) == 0 {
@@ -157,10 +146,9 @@ func TestBeginningForgetsPrefixes(t *testing.T) {
 		}
 		w.send()
 		w.detach()
-		release() // as a kill does
 		second := first
 		second.Guard.Prefixes, second.Egress = nil, policy(t, onlySentinels...)
-		err = second.While(t.Context(), second.Spec, func(cache.Record) error {
+		err := second.While(t.Context(), second.Spec, func(cache.Record) error {
 			third := second
 			third.Guard.Prefixes = first.Guard.Prefixes
 			setup(t, third)

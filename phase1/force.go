@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (n NIC) takeDownForced(ctx context.Context, o TeardownOptions) (lost []stri
 					return err
 				}
 			}
-			if err := j.checkState(o.State); err != nil {
+			if err := cmp.Or(j.checkState(o.State), checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For))); err != nil {
 				return err
 			}
 			lost = j.Lost
@@ -89,8 +90,11 @@ var errNoNode = errors.New("the journal directory is not there")
 // takeDownForced writes a journal of what the namespace shows, so that a call that is killed can be repeated, and
 // undoes what that journal says. Unreadable is why the journal that is there cannot be used; nil: there is none.
 func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreadable error) ([]string, error) {
-	said, _ := s.node.describe(s.identity.Name(), s.nic)
+	said, has := s.node.describe(s.identity.Name(), s.nic)
 	state, err := said.lostState(o.State)
+	if has && o.For != "" {
+		err = cmp.Or(err, checkFor(said.For, o.For))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +128,7 @@ func (s *session) takeDownForced(ctx context.Context, o TeardownOptions, unreada
 		return nil, err
 	}
 	j := journal{Made: shown.Made, Salvaged: true, Lost: append(shown.Lost, lost...)}
-	j.Journal = wiring.Journal{NIC: s.nic, Found: shown.Found, Spec: infra.Spec{Binding: binding, Tap: shown.Tap, State: state}}
+	j.Journal = wiring.Journal{NIC: s.nic, Found: shown.Found, Spec: infra.Spec{Binding: binding, Tap: shown.Tap, State: state, For: said.For}}
 	if _, _, err := s.undoSteps(&j, o.CutOff); err != nil {
 		return nil, err
 	}

@@ -20,11 +20,12 @@ import (
 	"github.com/guestwire/guestwire/internal/syntax"
 )
 
-// Gone selects the wirings that match Namespace, NIC and State. An empty field matches every wiring.
+// Gone selects the wirings that match Namespace, NIC, State and For. An empty field matches every wiring.
 type Gone struct {
 	Namespace string // as List has it
-	NIC       string // together with Namespace or State
+	NIC       string // together with Namespace, State or For
 	State     string // the directory with the record, an absolute path
+	For       string // as List has it
 
 	// Own means that only this PID namespace uses Dir, as in a container. A namespace to which
 	// nothing in it leads is then gone.
@@ -44,7 +45,7 @@ type Gone struct {
 // The text of ErrAlive says where a namespace is. Forget needs root. If Own is not set, it must also run in the node's
 // PID namespace.
 //
-//	ErrAlive           Namespace or State selects a wiring whose namespace exists
+//	ErrAlive           Namespace, State or For selects a wiring whose namespace exists
 //	fs.ErrNotExist     Dir (not DefaultDir) and the record of State and NIC do not exist
 //	*cache.FieldError  a field is not valid, or NIC is set alone
 func Forget(ctx context.Context, g Gone) error {
@@ -112,7 +113,7 @@ func (g Gone) forget(ctx context.Context) error {
 			}
 			seen.unseen = nil
 			errs = append(errs, n.forget(ctx, w, g))
-		case g.Namespace != "" || g.State != "":
+		case g.Namespace != "" || g.State != "" || g.For != "":
 			errs = append(errs, fmt.Errorf("NIC %s: %w: %s is at %s; Teardown takes it down", w.NIC, ErrAlive, w.Namespace, strings.Join(w.FoundAt, ", ")))
 		}
 	}
@@ -127,8 +128,8 @@ func (g Gone) check() error {
 			return &cache.FieldError{Field: "namespace", Reason: err.Error() + ": want one as List has it, such as 9c1e22f0-4026532281-17"}
 		}
 	}
-	if g.NIC != "" && g.Namespace == "" && g.State == "" {
-		return &cache.FieldError{Field: "nic", Reason: "not alone: name also the namespace or the state directory, as List has them"}
+	if g.NIC != "" && g.Namespace == "" && g.State == "" && g.For == "" {
+		return &cache.FieldError{Field: "nic", Reason: "not alone: name also the namespace, the state directory or for whom it is, as List has them"}
 	}
 	if g.NIC != "" {
 		if err := syntax.CheckLinkName(g.NIC); err != nil {
@@ -139,19 +140,21 @@ func (g Gone) check() error {
 }
 
 func (g Gone) selects(w Wiring) bool {
-	return (g.Namespace == "" || g.Namespace == w.Namespace) && (g.NIC == "" || g.NIC == w.NIC) && (g.State == "" || g.State == w.State)
+	return (g.Namespace == "" || g.Namespace == w.Namespace) && (g.NIC == "" || g.NIC == w.NIC) && (g.State == "" || g.State == w.State) &&
+		(g.For == "" || g.For == w.For)
 }
 
-// maySelect is selects for a journal whose State could not be read.
+// maySelect is selects for a journal whose State and For could not be read.
 func (g Gone) maySelect(w Wiring) bool {
-	w.State = g.State
+	w.State, w.For = g.State, g.For
 	return g.selects(w)
 }
 
-// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. Its namespace was
+// orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. A record does not say
+// for whom it is. Its namespace was
 // looked for.
 func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err error) {
-	if g.State == "" || g.NIC == "" || slices.ContainsFunc(list, g.selects) {
+	if g.State == "" || g.NIC == "" || g.For != "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false, nil
 	}
 	dir, err := statefile.OpenDir(g.State)

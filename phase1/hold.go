@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/guestwire/guestwire/internal/flock"
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/internal/flock"
 )
 
 // holds reports whether the value holds the NIC of the namespace: a copy may have got another Name, NetNS or Dir.
@@ -100,15 +102,23 @@ func (s *session) checkHeld(cutOff bool) error {
 	return nil
 }
 
-// heldBy returns who holds the NIC, for the journal.
-func (s *session) heldBy(j journal) (string, error) {
-	if s.held {
-		return holder(), nil
+// checkFor refuses a call for another one than the wiring's.
+func checkFor(wired, wanted string) error {
+	if wired == wanted {
+		return nil
 	}
-	err := s.elsewhere()
-	if errors.Is(err, ErrHeld) {
-		s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
-		return j.HeldBy, nil
+	return fmt.Errorf("%w: for %.80q, and this call is for %.80q: name the same one (Spec.For, guestwire-agent -for), or take that wiring down first, for anybody (Teardown, guestwire-agent teardown)", ErrForAnother, wired, wanted)
+}
+
+// checkFor is for a later Setup. It may name nobody while another process holds the NIC.
+func (s *session) checkFor(wired, wanted string) error {
+	err := checkFor(wired, wanted)
+	if err == nil || wanted != "" || s.held {
+		return err
 	}
-	return "", err
+	if held := s.look(s.elsewhere); !errors.Is(held, ErrHeld) {
+		return cmp.Or(held, err)
+	}
+	s.report.say("NIC %s: %s holds it, and may end the wiring when it ends", s.nic, flock.Holder(s.node.Root, holdName(s.identity.Inode, s.nic)))
+	return nil
 }

@@ -41,7 +41,6 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	setup(t, c)
-	heldBy(t, c, "phase1.test")
 	wiredNow := n.Pod.Dump()
 	for name, call := range map[string]func() error{
 		"Teardown":      func() error { return c.Teardown(t.Context()) },
@@ -82,20 +81,9 @@ func TestHold(t *testing.T) {
 	}
 	release()
 	setup(t, c)
-	heldBy(t, c, "")
 	teardown(t, n, c, before)
 	if err := held.Check(t.Context()); !errors.Is(err, phase1.ErrNotWired) {
 		t.Errorf("a NIC that was let go: %v", err)
-	}
-}
-
-// heldBy compares what Status reports.
-func heldBy(t *testing.T, c interface {
-	Status(context.Context) (*phase1.Report, error)
-}, want string) {
-	t.Helper()
-	if report, err := c.Status(t.Context()); err != nil || report.HeldBy != want {
-		t.Errorf("held by %q, %v; want %q", report.HeldBy, err, want)
 	}
 }
 
@@ -123,19 +111,14 @@ func TestWhile(t *testing.T) {
 		asFound(t, n, before)
 	}
 	setup(t, c)
-	if err := c.While(t.Context(), c.Spec, nil); !errors.Is(err, infra.ErrWired) {
-		t.Errorf("beside a wiring of Setup: %v, want ErrWired", err)
+	if err := c.While(t.Context(), c.Spec, nil); !errors.Is(err, phase1.ErrForAnother) {
+		t.Errorf("beside a wiring of Setup: %v, want ErrForAnother", err)
 	}
 	teardown(t, n, c, before)
 
-	held, release, err := c.Hold(t.Context()) // as of a While that was killed
-	if err == nil {
-		_, err = held.Setup(t.Context(), c.Spec)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	release()
+	killed := c // as of a While that was killed
+	killed.For = program()
+	setup(t, killed)
 	n.Pod.IP("link del eth0-tap")
 	n.Pod.IP("link add eth0-tap type bridge")
 	if err := c.While(t.Context(), c.Spec, nil); !errors.Is(err, infra.ErrWired) || !strings.Contains(err.Error(), "ip link del eth0-tap") {

@@ -34,8 +34,6 @@ type journal struct {
 	Namespace netns.Identity `json:"namespace"`
 	// From is Moving.From of the first Setup.
 	From *cache.Record `json:"from,omitempty"`
-	// HeldBy is the program that held the NIC at the last Setup.
-	HeldBy string `json:"heldBy,omitempty"`
 	// Begins says that a policy is set for a guest that begins, and that connections from before it may be open.
 	Begins bool `json:"begins,omitempty"`
 	// Cut are connections that the diverts of an earlier Spec have led to where no divert leads now. They may be open.

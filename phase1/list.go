@@ -46,9 +46,8 @@ type Wiring struct {
 	Role cache.Role `json:"role,omitempty"`
 	Turn uint64     `json:"turn,omitempty"`
 
-	// HeldBy is the program that held the NIC at the last Setup. It may have ended. Empty:
-	// none did.
-	HeldBy string `json:"heldBy,omitempty"`
+	// For is that of the Spec. While sets it.
+	For string `json:"for,omitempty"`
 
 	// Since is the time of the first Setup.
 	Since time.Time `json:"since,omitzero"`
@@ -187,12 +186,12 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	var part struct {
 		Program string
 		Since   time.Time
-		HeldBy  string
 		Found   struct{ OnNode infra.Owner }
 		Role    cache.Role
 		Turn    uint64
 		Spec    struct {
 			State   string
+			For     string
 			Binding map[string]json.RawMessage
 			Owner   infra.Owner
 		}
@@ -204,7 +203,7 @@ func (n node) describe(namespace, nic string) (Wiring, bool) {
 	}
 	w.State, w.Owner, w.OnNode = part.Spec.State, part.Spec.Owner, part.Found.OnNode
 	w.Role, w.Turn = part.Role, part.Turn
-	w.Since, w.Version, w.HeldBy = part.Since, part.Program, part.HeldBy
+	w.Since, w.Version, w.For = part.Since, part.Program, part.Spec.For
 	for kind := range part.Spec.Binding {
 		w.Binding = cache.Kind(kind)
 	}
@@ -221,7 +220,7 @@ func (j *journal) describe(namespace, nic string) Wiring {
 			w.Binding = j.Spec.Binding.Kind()
 		}
 		w.Role, w.Turn = j.Role, j.Turn.Turn
-		w.Since, w.Version, w.HeldBy = j.Since, j.Program, j.HeldBy
+		w.Since, w.Version, w.For = j.Since, j.Program, j.Spec.For
 	}
 	return w
 }

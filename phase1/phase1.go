@@ -90,6 +90,9 @@ type TeardownOptions struct {
 	// names it.
 	State string
 
+	// For, if set, must be the wiring's For.
+	For string
+
 	// CutOff takes the NIC down even if a VMM has the tap open, or another process holds the
 	// NIC. The VMM keeps a device without a network.
 	CutOff bool
@@ -123,6 +126,10 @@ var (
 
 	// ErrHeld: another process holds the NIC, see NIC.Hold. Nothing has changed.
 	ErrHeld = errors.New("held by another process")
+
+	// ErrForAnother: the NIC is wired for another one, see For of infra.Spec. Nothing has
+	// changed. errors.Is finds infra.ErrWired in it, too.
+	ErrForAnother = fmt.Errorf("%w for another one", infra.ErrWired)
 
 	// ErrAlive, of Forget: the namespace exists. Teardown takes the wiring down.
 	ErrAlive = errors.New("the namespace is not gone")

@@ -39,6 +39,7 @@ import (
 //	infra.ErrNoNIC       the namespace has no such link
 //	infra.ErrWired       the NIC is wired in a way that spec cannot change
 //	infra.ErrWired       the record in State is another namespace's
+//	ErrForAnother        the NIC is wired for another one than spec.For
 //	infra.ErrCollision   a network of the Spec is in use
 //	ErrOwnNamespace      the namespace is the caller's, or the machine's
 //	*infra.StepError     the kernel refused an operation
@@ -112,9 +113,6 @@ func (c request) setup(ctx context.Context) (cache.Record, error) {
 			if later, err = plan.Later(ctx, now); err != nil {
 				return err
 			}
-		}
-		if j.HeldBy, err = s.heldBy(j); err != nil {
-			return err
 		}
 		j.Begins = hasEgress(spec) && c.guestBegins(earlier, plan, ops)
 		j = s.withState(j.of(plan))
@@ -249,11 +247,14 @@ func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spe
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)
 	}
+	if err := s.checkFor(earlier.Spec.For, spec.For); err != nil {
+		return nil, netstate.Snapshot{}, err
+	}
 	spec, err := wiring.SameGuest(s.nic, earlier.Spec, spec)
 	if err != nil {
 		return nil, netstate.Snapshot{}, err
 	}
-	spec.State = earlier.Spec.State
+	spec.State, spec.For = earlier.Spec.State, earlier.Spec.For
 	again := earlier.Journal
 	again.Spec = spec
 	if again.Found.FlowTables {

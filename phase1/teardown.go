@@ -1,6 +1,7 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 //	ErrInUse           a process has the guest's tap open for two seconds: end the VM or unplug the NIC first
 //	ErrHeld            another process holds the NIC
 //	*cache.FieldError  the wiring has another State than TeardownOptions
+//	ErrForAnother      the wiring has another For than TeardownOptions
 //	infra.ErrWired     Dir has no journal of the wiring: name Setup's Dir, or set Force
 //	infra.ErrWired     another link has the NIC's name: the text says how it becomes free
 //	infra.ErrNoNIC     the NIC is gone; everything else is removed
@@ -36,6 +38,7 @@ import (
 //	infra.ErrNoNIC     as without Force
 //	infra.ErrWired     another link has the NIC's name
 //	*cache.FieldError  Discard is set, or the wiring has another State
+//	ErrForAnother      as without Force, if there is a journal
 //	others             call Teardown with Force again, which reports what is lost
 func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 	if o.Force {
@@ -49,7 +52,7 @@ func (n NIC) Teardown(ctx context.Context, o TeardownOptions) error {
 		if j == nil {
 			return s.tearDownUnwired()
 		}
-		if err := j.checkState(o.State); err != nil {
+		if err := cmp.Or(j.checkState(o.State), checkFor(j.Spec.For, cmp.Or(o.For, j.Spec.For))); err != nil {
 			return err
 		}
 		if err := s.checkHeld(o.CutOff); err != nil {

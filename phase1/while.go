@@ -1,9 +1,9 @@
 package phase1
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/infra"
@@ -12,9 +12,9 @@ import (
 
 // While holds the NIC, and calls Setup, then f, then Teardown with CutOff. Teardown works also after ctx has ended.
 //
-// A wiring that a killed While of this program left is used again. With Egress, what its guest had open ends. If
-// spec does not fit it, as for another guest, that wiring is taken down first. Two programs count as the same if
-// their files have the same name. Any other wiring is infra.ErrWired.
+// Without spec.For the wiring is for this program, by the name of its file. A wiring for the same one, such as a killed
+// While left, is used again. With Egress, what its guest had open ends. If spec does not fit it, as for another guest,
+// that wiring is taken down first. Any other wiring is ErrForAnother.
 //
 // The errors are those of Hold, Setup, f and Teardown, except infra.ErrNoNIC of Teardown: the NIC may end before f
 // does.
@@ -32,17 +32,15 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 	if err != nil {
 		return n.failed("setup", err)
 	}
-	if earlier != nil && earlier.HeldBy != holder() {
-		return n.failed("setup", fmt.Errorf("%w, and not by %s, which would hold it: a VM may be using it: take that wiring down first (Teardown, guestwire-agent teardown)", infra.ErrWired, holder()))
-	}
-	down := TeardownOptions{CutOff: true}
+	spec.For = cmp.Or(spec.For, holder())
+	down := TeardownOptions{CutOff: true, For: spec.For}
 	setup := func() (cache.Record, error) {
 		record, err := request{NIC: n, Spec: spec, newGuest: true}.setup(ctx) // f starts the guest
 		return record, n.failed("setup", err)
 	}
 	record, err := setup()
-	if taken := (compare.TakenError)(nil); earlier != nil && errors.Is(err, infra.ErrWired) && !errors.As(err, &taken) {
-		progress(n.Progress).say("NIC %s: an earlier %s was killed and had another configuration: its wiring is taken down first", n.Name, holder())
+	if taken := (compare.TakenError)(nil); earlier != nil && errors.Is(err, infra.ErrWired) && !errors.Is(err, ErrForAnother) && !errors.As(err, &taken) {
+		progress(n.Progress).say("NIC %s: what is wired for %s has another configuration: it is taken down first", n.Name, spec.For)
 		if err = n.Teardown(ctx, down); err == nil {
 			record, err = setup()
 		}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,8 +28,8 @@ type container struct {
 }
 
 // mostState is the size of a container's state that hook reads: Kubernetes has 256 KiB for all annotations of a pod,
-// and each octet of one can take six in JSON. An id becomes the target of a link, and is a part of each error.
-const mostState, mostID = 2 << 20, 1024
+// and each octet of one can take six in JSON. An id is a part of each error, and the Spec's For.
+const mostState, mostID = 2 << 20, 253
 
 // mostLog is the size at which hook.log becomes hook.log.old: an engine may start a container again and again.
 const mostLog = 1 << 20
@@ -111,9 +110,8 @@ func (c container) called(ctx context.Context, o *options) error {
 		return c.wire(ctx, o)
 	case c.Status != "stopped":
 		return commandline.Errorf("is %.100q: call guestwire-agent hook as createRuntime and poststop", c.Status)
-	case !c.owns(o.State, o.Name): // another container may use the State by now
-		return nil
 	}
+	o.For = c.ID // another container may use the State by now
 	return unwire(ctx, o)
 }
 
@@ -123,26 +121,20 @@ func (c container) wire(ctx context.Context, o *options) error {
 		return err
 	}
 	for _, w := range wirings {
-		if w.State == o.State && len(w.FoundAt) > 0 && !c.owns(w.State, w.NIC) {
+		if w.State == o.State && len(w.FoundAt) > 0 && w.For != c.ID {
 			return fmt.Errorf("%s is in use by NIC %s, which is not wired for this container: stop the other container, or name another directory; where no container is left, guestwire-agent list shows the namespace for guestwire-agent teardown", o.State, w.NIC)
 		}
 	}
+	o.For = ""
 	if err := unwire(ctx, o); err != nil { // what a hook that was killed has left, or a container without poststop
 		return err
 	}
+	o.For = c.ID
 	ns, err := phase1.OpenNetNS(fmt.Sprintf("/proc/%d/ns/net", c.PID))
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	state, err := directory.Open(o.State)
-	if err != nil {
-		return err
-	}
-	defer state.Close()
-	if err := state.Symlink(c.ID, ownerName(o.Name)); err != nil {
-		return err
-	}
 	record, err := phase1.NIC{NetNS: ns, Name: o.Name, Dir: o.Dir, Progress: o.Progress}.Setup(ctx, o.Spec)
 	if errors.Is(err, phase1.ErrOwnNamespace) {
 		err = fmt.Errorf("it has the machine's network, which no guest gets: give it one of its own: %w", err)
@@ -153,30 +145,10 @@ func (c container) wire(ctx context.Context, o *options) error {
 	return printWired(o, record)
 }
 
-// ownerName is a symbolic link beside the record of the NIC. Its target is the id of the container for which the NIC is
-// wired.
-func ownerName(nic string) string { return nic + ".container" }
-
-func (c container) owns(state, nic string) bool {
-	id, err := os.Readlink(filepath.Join(state, ownerName(nic)))
-	return err == nil && id == c.ID
-}
-
 // unwire gives back what is wired with the State, and forgets it if the namespace is gone. It finds the namespace by
-// the journal: the number and the path that the container had may be another namespace's by now. The owner is removed
-// last.
+// the journal: the number and the path that the container had may be another namespace's by now.
 func unwire(ctx context.Context, o *options) error {
 	o.down.CutOff = true
-	if _, err := teardownOf(ctx, o); err != nil {
-		return err
-	}
-	state, err := directory.Open(o.State)
-	if err == nil {
-		defer state.Close()
-		err = state.Remove(ownerName(o.Name))
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	_, err := teardownOf(ctx, o)
 	return err
 }

@@ -65,17 +65,18 @@ func (o *options) notWired() error {
 	return fmt.Errorf("-state %s: %w: no NIC %swith this directory (guestwire-agent list -dir %s shows the directory of each NIC)", infra.ShellWord(o.State), phase1.ErrNotWired, strings.TrimLeft(o.Name+" ", " "), infra.ShellWord(o.Dir))
 }
 
-// wirings are the NICs that are wired with the State, and have the Name if there is one.
+// wirings are the node's wired NICs that have the State, the Name and the For, as far as these are set.
 func (o *options) wirings(ctx context.Context) ([]phase1.Wiring, error) {
-	if !filepath.IsAbs(o.State) {
+	named := o.byState || o.State != ""
+	if named && !filepath.IsAbs(o.State) {
 		return nil, commandline.Errorf("-state %s: want an absolute path, such as /run/guestwire/vm1", infra.ShellWord(o.State))
 	}
-	if real, err := filepath.EvalSymlinks(o.State); err == nil { // journals have the real path
+	if real, err := filepath.EvalSymlinks(o.State); named && err == nil { // journals have the real path
 		o.State = real
 	}
 	wirings, err := phase1.List(ctx, o.Dir)
 	return slices.DeleteFunc(wirings, func(w phase1.Wiring) bool {
-		return w.State != o.State || o.Name != "" && w.NIC != o.Name
+		return named && w.State != o.State || o.Name != "" && w.NIC != o.Name || o.For != "" && w.For != o.For
 	}), err
 }
 

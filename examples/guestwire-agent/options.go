@@ -68,6 +68,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 	}
 	set.String(&o.State, "state", dir, usage)
 	set.String(&o.Dir, "dir", phase1.DefaultDir, "the node's `DIR` for journals and locks, the same for all calls")
+	set.String(&o.For, "for", "", "the `ONE` for whom the NIC is wired, such as a container's id; without it teardown, forget and list take all")
 	set.String(&o.binding, "binding", "", "the `KIND` of the binding: bridge, redirect, routed, masquerade, auto, macvtap, sriov, passt, slirp")
 	set.Func("uid", "the launcher's `USER`, a number or a name; 0 is root", o.parseID(&o.uid, userOf))
 	o.namesUID = nameproxy.User

@@ -113,8 +113,8 @@ func writeReport(table *tabwriter.Writer, r *phase1.Report, failed error) {
 		line("context", "%s", r.Owner.SELinux)
 	}
 	line("since", "%s, by guestwire %s", since(r.Wiring), r.Version)
-	if r.HeldBy != "" {
-		line("holder", "%s, at the last setup", r.HeldBy)
+	if r.For != "" {
+		line("for", "%s", infra.ShellWord(r.For))
 	}
 	guest := []string{}
 	if !r.Record.MAC.IsZero() {

@@ -13,6 +13,7 @@ import (
 	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/commandline"
 	"github.com/guestwire/guestwire/examples/directory"
+	"github.com/guestwire/guestwire/examples/nameproxy"
 	"github.com/guestwire/guestwire/infra"
 	"github.com/guestwire/guestwire/phase1"
 )
@@ -22,6 +23,10 @@ func runWired(ctx context.Context, o *options) error {
 	if o.Owner.Inside {
 		return commandline.Errorf("owner.inside: run starts the command in the agent's own user namespace: leave owner.inside out, or use setup")
 	}
+	if o.For != "" {
+		return commandline.Errorf("for: run wires the NIC for itself: leave for out, or use setup")
+	}
+	o.For = nameproxy.Run
 	if err := o.checkNames(); err != nil {
 		return err
 	}

@@ -115,11 +115,7 @@ type (
 )
 
 func list(ctx context.Context, o *options) error {
-	list := o.wirings
-	if !o.byState {
-		list = func(ctx context.Context) ([]phase1.Wiring, error) { return phase1.List(ctx, o.Dir) }
-	}
-	wirings, err := list(ctx)
+	wirings, err := o.wirings(ctx)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func teardown(ctx context.Context, o *options) error {
 		}
 		return err
 	}
-	o.down.State = o.State
+	o.down.State, o.down.For = o.State, o.For
 	err := o.Teardown(ctx, o.down)
 	var left *phase1.LeftError
 	switch {
@@ -71,12 +71,13 @@ func teardownOf(ctx context.Context, o *options) (found int, err error) {
 func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
 	ns, err := w.Open(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return phase1.Forget(ctx, phase1.Gone{Namespace: w.Namespace, NIC: w.NIC, State: w.State, Own: o.Own, Dir: o.Dir})
+		return phase1.Forget(ctx, phase1.Gone{Namespace: w.Namespace, NIC: w.NIC, State: w.State, For: w.For, Own: o.Own, Dir: o.Dir})
 	}
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
+	o.down.For = w.For
 	err = phase1.NIC{NetNS: ns, Name: w.NIC, Dir: o.Dir, Progress: o.Progress}.Teardown(ctx, o.down)
 	if errors.Is(err, infra.ErrNoNIC) { // the engine has removed the NIC; the rest is removed
 		return nil
@@ -85,7 +86,7 @@ func takeDown(ctx context.Context, o *options, w phase1.Wiring) error {
 }
 
 func forget(ctx context.Context, o *options) error {
-	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.Name, State: o.State, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
+	return phase1.Forget(ctx, phase1.Gone{Namespace: o.namespace, NIC: o.Name, State: o.State, For: o.For, Own: o.Own, Dir: o.Dir, Progress: o.Progress})
 }
 
 // forgetCall is the command line that removes what is left of a wiring whose namespace is gone.

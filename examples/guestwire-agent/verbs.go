@@ -7,7 +7,7 @@ import (
 var verbs = []verb{
 	{
 		Name: "setup", Short: "wire a NIC to a tap, and write the launcher's record",
-		Flags: "netns own nic binding state uid gid inside from standby cut config json dir", Do: setup,
+		Flags: "netns own nic binding state for uid gid inside from standby cut config json dir", Do: setup,
 		Example: `  guestwire-agent setup -netns /run/netns/pod -nic eth0 -binding bridge \
       -state /run/guestwire/vm1 -uid 107
 `,
@@ -17,6 +17,7 @@ the same configuration, it repairs what is missing, as guestwire-agent repair
 does. On an error of a first setup the namespace is as it was found. -json
 prints the record. Another egress holds for new connections; with -cut also for
 those that are open, and setup reports on standard error how many it has cut.
+-for says for whom the NIC is wired. A setup for another one is refused.
 
 In a Kubernetes pod with hostUsers: false, the launcher's user 107 is another
 one on the node. With -inside, setup finds out which, and plan and status show
@@ -54,7 +55,7 @@ options for a second NIC that must not take the first one's traffic.
 	},
 	{
 		Name: "plan", Short: "print what setup would do, and change nothing",
-		Flags: "netns own nic binding state uid gid inside from standby config full json dir", Do: plan,
+		Flags: "netns own nic binding state for uid gid inside from standby config full json dir", Do: plan,
 		Example: `  guestwire-agent plan -netns /run/netns/pod -nic eth0 -binding auto -uid 107
 `,
 		Long: `plan prints the commands that setup would carry out, after comments that name
@@ -176,7 +177,7 @@ wired NIC not as recorded. It is 0 if there are warnings alone.
 	},
 	{
 		Name: "list", Short: "list the wired NICs of the node",
-		Flags: "state json dir", Do: list,
+		Flags: "state for json dir", Do: list,
 		Example: `  guestwire-agent list
   guestwire-agent list -state /run/guestwire/pods/default_vm1
 `,
@@ -281,9 +282,9 @@ is that of setup.
 
 run holds the NIC: as long as it lives, another run is refused, and teardown
 without -cut-off. If run was killed, the next run finds the wiring and uses it;
-one of another configuration is taken down first. A wiring is refused if
-guestwire-agent setup was the last to make or repair it: a setup beside a run
-that lives leaves the wiring run's, a setup after a killed run takes it over.
+one of another configuration is taken down first. A wiring of guestwire-agent
+setup is refused. A setup beside a run that lives leaves the wiring run's; after
+a killed run, setup is refused until teardown.
 With -own it also removes the record and the journal of an earlier container's
 network from -state and -dir, which therefore have to be the container's own.
 
@@ -307,9 +308,9 @@ journal, and so what a hook that was killed has left.
 
 The container's annotation guestwire/state names the directory of the record,
 one in the -state directory, which is there already, and which the container
-mounts. Beside the record a symbolic link, NIC.container, names the container.
-Another container with the same directory is refused as long as the first one's
-network is alive.
+mounts. The NIC is wired for the container's id, as list shows. Another
+container with the same directory is refused as long as the first one's network
+is alive.
 
 Why hook failed is on standard error, which crun drops, and in the -state
 directory: hook.log has a line for each failure, and the time.
@@ -346,7 +347,7 @@ command that is not trusted with that have pipes or files.
 	},
 	{
 		Name: "teardown", Short: "give the namespace back as setup found it",
-		Flags: "netns own nic state force cut-off discard dir", Do: teardown,
+		Flags: "netns own nic state for force cut-off discard dir", Do: teardown,
 		Example: `  guestwire-agent teardown -state /run/guestwire/vm1 -nic eth0
 `,
 		Long: `teardown gives the namespace back as setup found it, and removes the record.
@@ -354,8 +355,8 @@ Stop the VM first, or detach the NIC from the VM: teardown deletes the VM's tap,
 and the tap of a later setup is another one. As long as a process has the tap
 open, teardown changes nothing and exits with 7, and so as long as
 guestwire-agent run, or another launcher that holds the NIC, lives; -cut-off
-deletes the tap nevertheless. A NIC that is not wired is no error. -state is not
-needed; one that is named has to be the one of setup.
+deletes the tap nevertheless. A NIC that is not wired is no error. -state and
+-for are not needed; what is named has to be that of setup.
 
 Without -netns, teardown finds the namespace by the journal that has this
 -state: perhaps no process is left in the namespace, or the processes are not
@@ -377,7 +378,7 @@ under bridge without the NIC's routes. -discard and -force exclude each other.
 	},
 	{
 		Name: "forget", Short: "remove what is left of wirings whose namespace is gone",
-		Flags: "namespace state nic own dir", Do: forget,
+		Flags: "namespace state nic for own dir", Do: forget,
 		Example: `  guestwire-agent forget -state /run/guestwire/vm1 -nic eth0
 `,
 		Long: `forget removes journals, records and locks of namespaces that are gone, and

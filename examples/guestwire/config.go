@@ -54,6 +54,7 @@ func entrySchema() schema.Schema {
 	spec := schema.New(infra.Spec{})
 	delete(spec, "$schema")
 	delete(spec.Properties(), "state")
+	delete(spec.Properties(), "for")
 	members := entry.Properties()
 	members["spec"] = spec
 	for _, engines := range []string{"args", "runtimeConfig", "prevResult"} {

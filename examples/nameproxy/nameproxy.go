@@ -22,6 +22,9 @@ import (
 // launcher's.
 const User = 65534
 
+// Run is for whom guestwire-agent run wires a NIC, whose proxy it starts itself.
+const Run = "guestwire-agent"
+
 // Node returns the proxies of the NICs whose journals are in dir, but not of those that guestwire-agent run has wired.
 // Launcher is the path of guestwire-launcher, and uid the proxies' user, neither root nor a launcher's. What they write
 // goes to the log.
@@ -45,8 +48,7 @@ func Node(dir, launcher string, uid uint32, log *slog.Logger) pins.Node {
 		cmd.SysProcAttr = apart()
 		return cmd, nil
 	}
-	// guestwire-agent run starts the proxy of the NIC that it holds.
-	only := func(w phase1.Wiring) bool { return w.HeldBy != "guestwire-agent" }
+	only := func(w phase1.Wiring) bool { return w.For != Run }
 	return pins.Node{Dir: dir, Only: only, Command: command, Owner: infra.Owner{UID: uid}, Log: log}
 }
 

@@ -162,6 +162,9 @@ func readObject(text []byte) (Wish, error) {
 	if _, ok := w.fields["state"]; ok {
 		return Wish{}, &cache.FieldError{Field: "state", Reason: "not here: the CNI list names the state directory"}
 	}
+	if _, ok := w.fields["for"]; ok {
+		return Wish{}, &cache.FieldError{Field: "for", Reason: "not here: the NIC is wired for a network of the CNI list"}
+	}
 	return w, nil
 }
 

@@ -40,6 +40,7 @@ func TestRead(t *testing.T) {
 		"half an object":    {annotations: map[string]string{"guestwire/nic.eth0": `{"queues": 2`}, says: "annotation guestwire/nic.eth0: "},
 		"an unknown field":  {annotations: map[string]string{"guestwire/nic.eth0": `{"bindings": {}}`}, says: "bindings: no such field"},
 		"nic":               {annotations: map[string]string{"guestwire/nic.eth0": `{"nic": "eth0"}`}, says: "nic: no such field"},
+		"for":               {annotations: map[string]string{"guestwire/nic.eth0": `{"for": "podnet/eth0"}`}, says: "for: not here"},
 		"state":             {annotations: map[string]string{"guestwire/nic.eth0": `{"state": "/etc"}`}, says: "state: not here"},
 		"no device":         {annotations: map[string]string{"guestwire/devices": "tun"}, says: `annotation guestwire/devices: "tun", want kvm, vhost-net`},
 		"a device twice":    {annotations: map[string]string{"guestwire/devices": "kvm,kvm"}, says: "kvm"},

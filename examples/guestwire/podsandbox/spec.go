@@ -80,6 +80,9 @@ func ReadDefaults(text json.RawMessage, trustPods bool) (Defaults, error) {
 	if _, ok := fields["state"]; ok {
 		return d, within(&cache.FieldError{Field: "state", Reason: "not here: the entry has state beside spec"})
 	}
+	if _, ok := fields["for"]; ok {
+		return d, within(&cache.FieldError{Field: "for", Reason: "not here: a NIC is wired for the network that the list names"})
+	}
 	var hasBinding bool
 	_, d.HasOwner = fields["owner"]
 	_, hasBinding = fields["binding"]

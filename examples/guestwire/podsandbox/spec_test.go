@@ -164,6 +164,7 @@ func TestMake(t *testing.T) {
 		"a mistake of the list":          {`{"queues": 300}`, "-", false, "!spec.queues: 300, want"},
 		"a mistake in the list's form":   {`{"queue": 3}`, "-", false, "!spec.queue: no such field"},
 		"a list that names the NIC":      {`{"nic": "eth0"}`, "-", false, "!spec.nic: no such field"},
+		"a list that says for whom":      {`{"for": "podnet/eth0"}`, "-", false, "!spec.for: not here"},
 		"a list that names the state":    {`{"state": "/run"}`, "-", false, "!spec.state: not here"},
 		"a list that is no object":       {`"redirect"`, "-", false, "!spec: "},
 		"a list with the order of auto":  {`{"binding": {"auto": {"order": ["x"]}}}`, "-", false, "!spec.binding.auto.order[0]: "},
@@ -210,7 +211,7 @@ func TestMake(t *testing.T) {
 // TestEachFieldIsDecided: for each field of a Spec it is said what a pod may do with it. A field that is new in infra
 // is refused, and this test fails, until Defaults.TrustPods and Make say it.
 func TestEachFieldIsDecided(t *testing.T) {
-	decided := map[string]string{"state": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "acceptLosses": "true", "egress": `["refuse all"], "binding": {"routed": {}}`, "egressWithin": `["refuse all"], "binding": {"routed": {}}`, "flows": `true, "binding": {"routed": {}}`, "names": `["a.example 443"], "egress": ["refuse all"], "binding": {"routed": {}}`}
+	decided := map[string]string{"state": "", "for": "", "tap": `"tap0"`, "binding": `{"bridge": {}}`, "owner": `{"uid": 1}`, "queues": "1", "dns": "{}", "options": "{}", "device": "{}", "guard": "{}", "mtu": "1400", "guest": `"vm1"`, "limits": "{}", "acceptLosses": "true", "egress": `["refuse all"], "binding": {"routed": {}}`, "egressWithin": `["refuse all"], "binding": {"routed": {}}`, "flows": `true, "binding": {"routed": {}}`, "names": `["a.example 443"], "egress": ["refuse all"], "binding": {"routed": {}}`}
 	fields := reflect.TypeFor[infra.Spec]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")

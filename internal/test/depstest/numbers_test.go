@@ -49,7 +49,7 @@ func TestNumbers(t *testing.T) {
 			as: func(octets []string) string { return strings.Join(octets, ".") }},
 		{page: routed, text: "and %, which become", file: "infra/masquerade.go", code: `routedOwn = .*MustParseAddr\("(.*)"\)`},
 		{page: "docs/reference/configuration.md", text: "have open to it. At most %.", file: "infra/masquerade.go", code: `const maxConnections = (.*)`},
-		{page: "docs/reference/configuration.md", text: "at most % octets of UTF-8", file: "infra/spec.go", code: `const maxGuest = (.*)`},
+		{page: "docs/reference/configuration.md", text: "at most % octets of UTF-8", file: "infra/spec.go", code: `const maxText = (.*)`},
 		{page: "docs/reference/configuration.md", text: "queue pairs, at most %", file: "internal/syntax/syntax.go", code: `MaxQueues += (\d+)`},
 		{page: "docs/reference/configuration.md", text: "into which the card puts the guest, at most %", file: "infra/ethertype.go", code: `const maxVLAN = (\d+)`},
 		{page: "docs/reference/drop-reasons.md", text: "% a second of each reason", file: "internal/firewall/reason.go", code: `logPerSecond = (\d+)`},
