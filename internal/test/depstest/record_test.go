@@ -27,6 +27,8 @@ var unreadByPhase2 = func() map[string]string {
 		"Firewall":               "a forced Teardown without a journal: whose rules it has to read",
 		"Options.NoResponder":    moves,
 		"Options.NoDefaultRoute": moves,
+		"Losses.Grave":           "Setup: a binding is refused for such a loss",
+		"Losses.Link":            "Check, in its differences: a loss has none",
 		"Source":                 "Activate: the guest can go back there, and comes from nowhere else",
 		"Turn":                   order,
 	}
