@@ -157,7 +157,7 @@ func LockName(ctx context.Context, journals, text string) (unlock func(), err er
 	}
 	dir, err := Make(journals, 0o700)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("journal directory: %w", err)
 	}
 	sum := sha256.Sum256([]byte(text))
 	release, err := Lock(ctx, dir, "name-"+hex.EncodeToString(sum[:8]))

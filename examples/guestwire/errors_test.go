@@ -40,7 +40,7 @@ func TestErrors(t *testing.T) {
 		"a collision":   {owner(""), `{"binding": {"masquerade": {"ipv4": "10.22.0.0/16"}}}`, 100, "10.22.0.0/16 overlaps"},
 		"a device":      {owner(""), `{"device": {"driver": "vhost"}}`, 100, "stat /dev/vhost-net"},
 		"another state": {owner("") + `, "state": "` + file + `"`, "redirect", 100, "guestwire: "},
-		"another dir":   {owner("") + `, "dir": "` + file + `"`, "redirect", 100, "journal directory: " + file},
+		"another dir":   {owner("") + `, "dir": "` + file + `"`, "redirect", 100, "journal directory: open " + file},
 		"a path of dir": {owner("") + `, "dir": "run"`, "redirect", 7, `guestwire: dir: "run" in the CNI list, want an absolute path`},
 	} {
 		t.Run(name, func(t *testing.T) {
