@@ -22,6 +22,7 @@ var howTos = []struct {
 }{
 	{page: "choose-a-binding", says: []string{"# binding: redirect", "# binding: bridge", `<range start="8080" to="80">`}},
 	{page: "egress", says: []string{"refuse link-local", "refuse metadata", "allow all 443/tcp", "egressWithin", "# nat64: an IPv4 network of egress is also its addresses in 2001:db8:64::/96", "198.51.100.7 . udp . 53 timeout 5m"}, after: "guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
+	{page: "flows", says: []string{"allow resolvers 53/udp"}, after: "guestwire-agent status -netns /run/netns/pod -nic eth0; guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
 	{page: "own-firewall-rules", says: []string{"counter"}, after: "ip netns exec pod nft list table inet mine; guestwire-agent teardown -netns /run/netns/pod -nic eth0"},
 	{
 		page:   "move",
