@@ -89,7 +89,7 @@ func TestAgent(t *testing.T) {
 		{with("plan", "-uid", "0", "-binding", "sriov"), 5, "binding.sriov.pci can name one"},
 		{with("plan"), 2, "binding: missing"},
 		{with("plan", "-binding", "bridge"), 2, "owner: missing"},
-		{with("start"), 2, "none of setup, plan, config, deactivate, activate, check, repair, status, doctor, list, drops, flows, pin, names, run, hook, exec, teardown, forget, version, help"},
+		{with("start"), 2, "none of setup, plan, config, deactivate, activate, check, repair, status, doctor, list, drops, flows, pin, names, run, hook, exec, teardown, forget, completion, man, version, help"},
 		{[]string{"setup"}, 2, "-netns is missing"},
 		{[]string{"setup", "-colour"}, 2, "guestwire-agent help setup"},
 		{[]string{"setup", "eth0"}, 2, "no flag"},
@@ -263,7 +263,7 @@ func TestLauncherUsage(t *testing.T) {
 		text   string
 	}{
 		{"", 2, "a verb is missing"},
-		{"server -state " + dir, 2, "none of xml, serve, qemu, names, config, version, help"},
+		{"server -state " + dir, 2, "none of xml, serve, qemu, names, config, completion, man, version, help"},
 		{"-state " + dir + " xml", 2, "the verb comes first"},
 		{"xml", 2, "-state is missing"},
 		{"xml -stat " + dir, 2, "not defined"},

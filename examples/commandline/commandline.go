@@ -40,12 +40,12 @@ func (p *Program[Options]) Parse(stdout io.Writer, args []string) (*Verb[Options
 	case v != nil:
 		name = ""
 	case name == "":
-		return nil, nil, nil, Errorf("a verb is missing: %s; see %s help", p.names(), p.Name)
+		return nil, nil, nil, Errorf("a verb is missing: %s; see %s help", strings.Join(p.names(), ", "), p.Name)
 	case strings.HasPrefix(name, "-"):
 		return nil, nil, nil, Errorf("%q before the verb: the verb comes first, then its flags; see %s help", name, p.Name)
 	default:
 		if v, args = p.verb(name), args[1:]; v == nil {
-			return nil, nil, nil, Errorf("%q is none of %s%s; see %s help", name, p.names(), p.meant(name), p.Name)
+			return nil, nil, nil, p.unknown(name)
 		}
 	}
 	o := new(Options)
@@ -83,21 +83,20 @@ func misgiven(flags *flag.FlagSet) (text string) {
 	return text
 }
 
-func (p *Program[Options]) names() string {
-	var names []string
+func (p *Program[Options]) names() (names []string) {
 	for _, v := range p.Verbs {
 		names = append(names, v.Name)
 	}
-	return strings.Join(names, ", ") + ", version, help"
+	for _, b := range builtin {
+		names = append(names, b[0])
+	}
+	return append(names, "help")
 }
 
-// meant asks whether one of the verbs was meant.
-func (p *Program[Options]) meant(name string) string {
-	var verbs []string
-	for _, v := range p.Verbs {
-		verbs = append(verbs, v.Name)
-	}
-	return didYouMean(name, verbs, "")
+// unknown says which verbs there are, and asks whether one of them was meant.
+func (p *Program[Options]) unknown(name string) error {
+	names := p.names()
+	return Errorf("%q is none of %s%s; see %s help", name, strings.Join(names, ", "), didYouMean(name, names, ""), p.Name)
 }
 
 // undefined asks whether another flag was meant, if the error is that there is no such flag.
@@ -165,7 +164,7 @@ func (p *Program[Options]) help(w io.Writer, args []string) error {
 	case v == nil && name != "" && name != "help" && p.verb("") != nil:
 		return Errorf("%q is no verb: the program has flags alone", name)
 	case v == nil && name != "" && name != "help":
-		return Errorf("%q is none of %s%s", name, p.names(), p.meant(name))
+		return p.unknown(name)
 	case v == nil:
 		text = fmt.Sprint(p.Before, "\n", p.list(), "\n", p.After, "\n", named)
 	case name == "":
