@@ -26,7 +26,7 @@ func TestFor(t *testing.T) {
 	setup := append([]string{"setup", "-binding", "redirect", "-uid", "0", "-state", n.State}, nic...)
 	call(0, "", append(setup, "-for", "c1")...)
 	call(1, `wired for another one: for "c1", and this call is for "c2"`, append(setup, "-for", "c2")...)
-	call(1, `wired for another one: for "c1", and this call is for ""`, setup...)
+	call(1, `wired for another one: for "c1", and this call is for nobody`, setup...)
 	call(0, "eth0", "list", "-for", "c1")
 	call(0, `[]`, "list", "-for", "c2", "-json")
 	call(0, "c1", append([]string{"status"}, nic...)...)

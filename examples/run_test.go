@@ -215,7 +215,7 @@ func TestRunBesideSetup(t *testing.T) {
 		t.Helper()
 		wired := c.Pod.Dump()
 		for _, binding := range []string{"redirect", "masquerade"} {
-			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "wired for another one: for \"\", and this call is for \"guestwire-agent\"") {
+			if out, err := c.run(t, binding, "true").CombinedOutput(); err == nil || !strings.Contains(string(out), "wired for another one: for nobody, and this call is for \"guestwire-agent\"") {
 				t.Errorf("%s: %v, %s; want a refusal", binding, err, out)
 			}
 		}

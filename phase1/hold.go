@@ -107,7 +107,15 @@ func checkFor(wired, wanted string) error {
 	if wired == wanted {
 		return nil
 	}
-	return fmt.Errorf("%w: for %.80q, and this call is for %.80q: name the same one (Spec.For, guestwire-agent -for), or take that wiring down first, for anybody (Teardown, guestwire-agent teardown)", ErrForAnother, wired, wanted)
+	return fmt.Errorf("%w: for %s, and this call is for %s: name the same one (Spec.For, guestwire-agent -for), or take that wiring down first, without naming one (Teardown, guestwire-agent teardown)", ErrForAnother, whom(wired), whom(wanted))
+}
+
+// whom is For in a text.
+func whom(one string) string {
+	if one == "" {
+		return "nobody"
+	}
+	return fmt.Sprintf("%.80q", one)
 }
 
 // checkFor is for a later Setup. It may name nobody while another process holds the NIC.

@@ -154,7 +154,7 @@ agent can see them.
 The exit code is that of check. If that is 0, it is 8 if a VMM is attached and
 no responder, or a responder and no VMM. With options.noResponder the guest
 needs no responder; on standby it needs neither. With -all the code is that of
-the first NIC which has another than 0. The program exporter prints the same of
+the first NIC which has another than 0. guestwire-exporter prints the same of
 all NICs as metrics.
 `,
 	},
