@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
 // Open opens a directory. A path through a directory in which another user than root and the caller can write leads to
@@ -147,13 +149,14 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 }
 
 // LockName is Lock of a text of any length, in the directory of the node's journals (phase1.DefaultDir). It makes the
-// directory if it is not there. What a killed process leaves, phase1.Forget removes.
+// directory if it is not there. What a killed process leaves, phase1.Forget removes. For a relative path the error is a
+// *cache.FieldError, as in phase1.
 func LockName(ctx context.Context, journals, text string) (unlock func(), err error) {
 	switch {
 	case os.Geteuid() != 0:
 		return nil, fmt.Errorf("lock of %s: user %d is not root: run as root: %w", text, os.Geteuid(), fs.ErrPermission)
 	case !filepath.IsAbs(journals):
-		return nil, fmt.Errorf("lock of %s: dir: %q, want an absolute path, such as /run/guestwire.lock", text, journals)
+		return nil, fmt.Errorf("lock of %s: %w", text, &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q, want an absolute path, such as /run/guestwire.lock", journals)})
 	}
 	dir, err := Make(journals, 0o700)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -314,7 +315,8 @@ func TestLock(t *testing.T) {
 	if left, err := os.ReadDir(journals); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}
-	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); err == nil || !strings.Contains(err.Error(), "want an absolute path") {
+	var field *cache.FieldError // which programs report as a mistake of the caller's
+	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); !errors.As(err, &field) || !strings.Contains(err.Error(), `dir: "journals", want an absolute path`) {
 		t.Error(err)
 	}
 }
