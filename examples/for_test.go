@@ -31,7 +31,7 @@ func TestFor(t *testing.T) {
 	call(0, `[]`, "list", "-for", "c2", "-json")
 	call(0, "c1", append([]string{"status"}, nic...)...)
 	call(1, "wired for another one", append([]string{"teardown", "-for", "c2"}, nic...)...)
-	call(0, "nothing is taken down", "teardown", "-for", "c2", "-nic", "eth0", "-state", n.State)
+	call(0, "-state "+n.State+" for c2: nothing is taken down", "teardown", "-for", "c2", "-nic", "eth0", "-state", n.State)
 	call(1, "is not gone", "forget", "-for", "c1")
 	call(0, "nothing is left to forget", "forget", "-for", "c2")
 	call(0, "", "teardown", "-for", "c1", "-nic", "eth0", "-state", n.State)
