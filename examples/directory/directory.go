@@ -131,8 +131,9 @@ func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error
 }
 
 // Lock holds a name until unlock is called, or the process ends. It waits for another holder until ctx ends; the error
-// then has the holder's process id. The name is a file with the mode 0600, which the holder removes: other users may be
-// able to open the directory, and to lock that, but not the file. A file of another user's in its place is an error.
+// then has the holder's process id, if that could be written. The name is a file with the mode 0600, which the holder
+// removes: other users may be able to open the directory, and to lock that, but not the file. A file of another user's
+// in its place is an error.
 func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
 	for {
 		unlock, err := tryLock(dir, name)
@@ -141,8 +142,11 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 		}
 		select {
 		case <-ctx.Done():
-			holder, _ := dir.ReadFile(name)
-			return nil, fmt.Errorf("process %s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
+			holder := "another process"
+			if pid, err := dir.ReadFile(name); err == nil && len(pid) > 0 {
+				holder = "process " + string(pid)
+			}
+			return nil, fmt.Errorf("%s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -296,15 +296,22 @@ func TestLock(t *testing.T) {
 	}
 	asRoots(t, "linked", victim)
 
+	cause := errors.New("enough")
+	ended, end := context.WithCancelCause(t.Context())
+	end(cause)
+	written, err := dir.OpenFile("full", os.O_RDWR|os.O_CREATE, 0o600) // of a holder that could not write on a full disk
+	do(t, err, unix.Flock(int(written.Fd()), unix.LOCK_EX))
+	if _, err := directory.Lock(ended, dir, "full"); !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "another process works on it") {
+		t.Error(err)
+	}
+	do(t, written.Close())
+
 	journals := filepath.Join(filepath.Dir(other), "journals")
 	unlock, err := directory.LockName(t.Context(), journals, "/run/vm1")
 	do(t, err)
 	if info, err := os.Stat(journals); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
-	cause := errors.New("enough")
-	ended, end := context.WithCancelCause(t.Context())
-	end(cause)
 	if _, err := directory.LockName(ended, journals, "/run/vm1"); !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), fmt.Sprintf("lock of /run/vm1: process %d works on it", os.Getpid())) {
 		t.Error(err)
 	}
