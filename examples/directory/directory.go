@@ -153,8 +153,8 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 }
 
 // LockName is Lock of a text of any length, in the directory of the node's journals (phase1.DefaultDir). It makes the
-// directory if it is not there. What a killed process leaves, phase1.Forget removes. For a relative path the error is a
-// *cache.FieldError, as in phase1.
+// directory if it is not there, and nothing above it, as phase1 does. What a killed process leaves, phase1.Forget
+// removes. For a relative path the error is a *cache.FieldError.
 func LockName(ctx context.Context, journals, text string) (unlock func(), err error) {
 	switch {
 	case os.Geteuid() != 0:
@@ -162,6 +162,11 @@ func LockName(ctx context.Context, journals, text string) (unlock func(), err er
 	case !filepath.IsAbs(journals):
 		return nil, fmt.Errorf("lock of %s: %w", text, &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q, want an absolute path, such as /run/guestwire.lock", journals)})
 	}
+	above, err := Trusted(filepath.Dir(journals))
+	if err != nil {
+		return nil, fmt.Errorf("journal directory: %w", err)
+	}
+	above.Close()
 	dir, err := Make(journals, 0o700)
 	if err != nil {
 		return nil, fmt.Errorf("journal directory: %w", err)

@@ -322,6 +322,13 @@ func TestLock(t *testing.T) {
 	if left, err := os.ReadDir(journals); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}
+	typo := filepath.Join(filepath.Dir(other), "typo")
+	if _, err := directory.LockName(t.Context(), filepath.Join(typo, "journals"), "/run/vm1"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), typo) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(typo); !errors.Is(err, fs.ErrNotExist) { // Setup would take it for the node's
+		t.Errorf("a path that may be mistyped is made: %v", err)
+	}
 	var field *cache.FieldError // which programs report as a mistake of the caller's
 	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); !errors.As(err, &field) || !strings.Contains(err.Error(), `dir: "journals", want an absolute path`) {
 		t.Error(err)
