@@ -35,12 +35,17 @@ func TestFor(t *testing.T) {
 	call(1, "is not gone", "forget", "-for", "c1")
 	call(0, "nothing is left to forget", "forget", "-for", "c2")
 	call(0, "", "teardown", "-for", "c1", "-nic", "eth0", "-state", n.State)
+	config := filepath.Join(t.TempDir(), "config.json")
+	for _, text := range []string{`{}`, `{"for": "c1"}`} { // the flag takes precedence
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		call(0, "", append(setup, "-config", config, "-for", "c3")...)
+		call(0, "eth0", "list", "-for", "c3")
+		call(0, "", append([]string{"teardown"}, nic...)...)
+	}
 	if err := nstest.Difference(before, n.Pod.Settled()); err != nil {
 		t.Error(err)
-	}
-	config := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(config, []byte(`{"for": "c1"}`), 0o600); err != nil {
-		t.Fatal(err)
 	}
 	call(2, "run wires the NIC for itself", append([]string{"run", "-config", config, "-binding", "redirect", "-uid", "107"}, append(nic, "--", "true")...)...)
 }
