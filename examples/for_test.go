@@ -33,6 +33,9 @@ func TestFor(t *testing.T) {
 	call(1, "wired for another one", append([]string{"teardown", "-for", "c2"}, nic...)...)
 	call(0, "-state "+n.State+" for c2: nothing is taken down", "teardown", "-for", "c2", "-nic", "eth0", "-state", n.State)
 	call(1, "is not gone", "forget", "-for", "c1")
+	for _, of := range [][]string{setup, append([]string{"teardown"}, nic...), {"forget"}, {"list"}} { // of an empty variable
+		call(2, "-for is empty", append(of, "-for", "")...)
+	}
 	call(0, "nothing is left to forget", "forget", "-for", "c2")
 	call(0, "", "teardown", "-for", "c1", "-nic", "eth0", "-state", n.State)
 	config := filepath.Join(t.TempDir(), "config.json")

@@ -121,7 +121,9 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 		case "state":
 			o.State = state
 		case "for":
-			o.For = whom
+			if o.For = whom; whom == "" { // of an empty variable: teardown and forget would take all
+				err = fmt.Errorf("-for is empty: name the one, or leave the flag out")
+			}
 		case "uid":
 			o.Owner.UID, o.Owner.Root = o.uid, o.uid == 0
 		case "gid":
