@@ -28,8 +28,8 @@ import (
 // phase2.Open; there is no tap. A call whose context has ended returns its cause. The methods may be called at the same
 // time.
 //
-// Hold and While keep nobody away: phase1.ErrHeld and phase1.ErrInUse come by Fail alone. The NIC that Hold returns is a
-// real one without a namespace, as the type is that of phase1: its methods fail.
+// Hold and While keep nobody away: phase1.ErrHeld and phase1.ErrInUse come by Fail alone. The NIC that Hold returns is
+// a real one without a namespace, as the type is that of phase1: its methods fail.
 type FakeNIC struct {
 	// Name is the NIC's name. Empty: eth0.
 	Name string
