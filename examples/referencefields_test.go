@@ -69,6 +69,10 @@ func fieldsOf(t *testing.T) string {
 			kind, inner := typeText(f.Type, path, texts, paths)
 			all = append(all, inner...)
 			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			if first := doc[o.of.Name()+"."+f.Name+" first"]; first != "" && packageOf(o.of) == "infra" { // the comment has the rest
+				meaning, _ = withoutZero(inJSON(o, f.Name, first))
+				meaning += " [More](../" + doc[o.of.Name()+"."+f.Name+" file"] + ")."
+			}
 			if page := morePages[o.of.Name()+"."+f.Name]; page != "" {
 				meaning = firstSentence.FindString(meaning) + "[More](../" + page + ")."
 			}
