@@ -123,14 +123,12 @@ func jsonName(f reflect.StructField) string {
 // Paths are where the objects are described.
 func typeText(of reflect.Type, path string, texts map[string]reflect.Type, paths map[reflect.Type]string) (string, []object) {
 	if of == reflect.TypeFor[infra.Binding]() {
-		var words []string
 		var inner []object
 		for _, kind := range bindingKinds() {
 			b, _ := infra.NewBinding(kind)
 			inner = append(inner, object{path + "." + string(kind), reflect.TypeOf(b)})
-			words = append(words, fmt.Sprintf("[%s](#binding%s)", kind, kind))
 		}
-		return "object with one member: " + strings.Join(words, ", "), inner
+		return "object with one member, a [kind](#bindingbridge)", inner
 	}
 	if reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		name := map[string]string{"Addr": "address", "Prefix": "prefix", "Ports": "ports", "Data": "data"}[of.Name()]
