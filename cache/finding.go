@@ -7,7 +7,8 @@ type Finding struct {
 	// Kind is for programs. The field that has the finding lists the kinds.
 	Kind string `json:"kind"`
 
-	// Grave reports whether Setup changes nothing because of it.
+	// Grave reports whether Setup changes nothing because of it. A grave loss in a record is one
+	// that AcceptLosses of the Spec has allowed.
 	Grave bool `json:"grave,omitempty"`
 
 	// Link is the link of the namespace, by the name that Setup gave it. Empty: none, or several.

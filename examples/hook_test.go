@@ -94,7 +94,7 @@ func TestHook(t *testing.T) {
 	for _, row := range []struct {
 		container
 		want string
-	}{{c, "is in use by NIC eth0"}, {other, "the record of eth0 is in " + c.State}} {
+	}{{c, "is in use by NIC eth0"}, {other, `already wired for another one: for "c1"`}} {
 		out, err := row.hook(t, "c2", "created", pid).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "guestwire-agent: container c2: ") || !strings.Contains(string(out), row.want) {
 			t.Errorf("another container with %s: %v, %s; want %q", row.State, err, out, row.want)

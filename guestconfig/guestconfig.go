@@ -69,9 +69,11 @@ type nic struct {
 	warns []string
 }
 
-// warn adds a sentence, which names the interface.
+// warn adds a sentence, which names the interface, once: a loss may be the record's too.
 func (n *nic) warn(format string, args ...any) {
-	n.warns = append(n.warns, n.Name+": "+fmt.Sprintf(format, args...))
+	if text := n.Name + ": " + fmt.Sprintf(format, args...); !slices.Contains(n.warns, text) {
+		n.warns = append(n.warns, text)
+	}
 }
 
 // nics returns the guest's interfaces. A route that leads through none of them, and a rule, are in the records of
@@ -102,7 +104,7 @@ func (g Guest) nics(format string) ([]*nic, error) {
 		case r.IPv4 != nil || r.IPv6 != nil:
 			n.was = ofLease(r)
 			for _, l := range r.Losses {
-				n.warn("%v", l)
+				n.warn("lost: %v", l)
 			}
 			for _, w := range r.Warnings {
 				n.warn("%s", w)
@@ -247,7 +249,7 @@ func (n *nic) choose() {
 	n.ntp, left[1] = by.Reachable(n.Options.NTP)
 	n.dns.Search, left[2] = servers.Search(&n.Options, n.dns.Search)
 	for _, l := range slices.Concat(left[:]...) {
-		n.warn("%v", l)
+		n.warn("lost: %v", l)
 	}
 }
 

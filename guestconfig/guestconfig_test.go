@@ -250,3 +250,20 @@ func TestWarns(t *testing.T) {
 		}
 	}
 }
+
+// TestLostOnce: a server that the guest cannot reach is named once, also if Setup has named it as a loss, and as one.
+func TestLostOnce(t *testing.T) {
+	r := leased()
+	r.Losses = []cache.Finding{{Kind: "server", What: "127.0.0.53", Why: "for the guest, that is the guest itself"}}
+	r.DNS = &cache.DNS{Servers: []netip.Addr{ip("127.0.0.53"), ip("127.0.0.54")}}
+	files, err := guestconfig.Networkd(guestconfig.Guest{Records: []cache.Record{r}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range []string{"127.0.0.53", "127.0.0.54"} {
+		want := r.Name + ": lost: server " + server + ": for the guest, that is the guest itself"
+		if named := strings.Count(strings.Join(files.Warnings, "\n"), server); named != 1 || !slices.Contains(files.Warnings, want) {
+			t.Errorf("%s is named %d times: %q", server, named, files.Warnings)
+		}
+	}
+}

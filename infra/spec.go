@@ -29,8 +29,8 @@ type Spec struct {
 
 	// For is for whom the NIC is wired, in the caller's words, such as a container's id: at most
 	// 253 octets of UTF-8. List of package phase1 shows it, and Teardown and Forget select by it.
-	// Each later Setup must name the same one, except while a process holds the NIC. Empty: nobody
-	// is named.
+	// Each later Setup must name the same one, or nobody while another process holds the NIC.
+	// Empty: nobody is named.
 	For string `json:"for,omitempty"`
 
 	// Owner is the launcher's user, who can open the taps. Zero is refused.

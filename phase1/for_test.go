@@ -185,6 +185,29 @@ func TestForBesideWhile(t *testing.T) {
 	asFound(t, n, before)
 }
 
+// TestWhileFor: While says that it takes a wiring down if it does, which is not so for another one's, whatever else
+// differs. What the caller has in For does not reach a terminal as it is.
+func TestWhileFor(t *testing.T) {
+	t.Parallel()
+	n := nstest.NewNetwork(t)
+	before := settled(t, n)
+	c := config(n, infra.Redirect{})
+	c.For = "c1\x1b[2J"
+	setup(t, c)
+	said := ""
+	c.Progress = func(text string) { said += text }
+	theirs := c
+	theirs.For, theirs.State = "c2", nstest.Dir(t)
+	if err := theirs.While(t.Context(), theirs.Spec, nil); !errors.Is(err, phase1.ErrForAnother) || strings.Contains(said, "taken down") {
+		t.Errorf("for another one: %v, said %q", err, said)
+	}
+	c.Binding = infra.Bridge{} // another configuration
+	if err := c.While(t.Context(), c.Spec, func(cache.Record) error { return nil }); err != nil || !strings.Contains(said, `what is wired for "c1\x1b[2J" has another`) {
+		t.Errorf("for the same one: %v, said %q", err, said)
+	}
+	asFound(t, n, before)
+}
+
 // program is for whom While of this program wires a NIC.
 func program() string { return filepath.Base(os.Args[0]) }
 

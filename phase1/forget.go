@@ -151,8 +151,7 @@ func (g Gone) maySelect(w Wiring) bool {
 }
 
 // orphan is the wiring whose record Gone names and whose journal is lost; false: there is none. A record does not say
-// for whom it is. Its namespace was
-// looked for.
+// for whom it is. Its namespace was looked for.
 func (g Gone) orphan(ctx context.Context, list []Wiring) (w Wiring, ok bool, err error) {
 	if g.State == "" || g.NIC == "" || g.For != "" || slices.ContainsFunc(list, g.selects) {
 		return Wiring{}, false, nil

@@ -46,7 +46,7 @@ type NIC struct {
 
 	// Dir is the node's directory for locks and journals, an absolute path. Empty:
 	// [DefaultDir]. All calls on a node must name the same one. A call that writes there, such
-	// as Setup, Hold and Lock, creates it, mode 0700, if its parent exists.
+	// as Setup and Hold, creates it, mode 0700, if its parent exists.
 	Dir string
 
 	// Progress, unless nil, gets sentences for people: what a call waits for after a second,

@@ -241,14 +241,14 @@ func (s *session) plan(ctx context.Context, c request, taken infra.Spec, owner r
 
 // nextPlan computes the wiring of a NIC that has a journal.
 func (s *session) nextPlan(ctx context.Context, earlier *journal, spec infra.Spec) (*wiring.Plan, netstate.Snapshot, error) {
+	if err := s.checkFor(earlier.Spec.For, spec.For); err != nil { // first: after other errors While takes the wiring down
+		return nil, netstate.Snapshot{}, err
+	}
 	if earlier.Salvaged {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w, and its forced Teardown was interrupted: call Teardown first (guestwire-agent teardown)", infra.ErrWired)
 	}
 	if err := earlier.checkState(spec.State); err != nil {
 		return nil, netstate.Snapshot{}, fmt.Errorf("%w: %w", infra.ErrWired, err)
-	}
-	if err := s.checkFor(earlier.Spec.For, spec.For); err != nil {
-		return nil, netstate.Snapshot{}, err
 	}
 	spec, err := wiring.SameGuest(s.nic, earlier.Spec, spec)
 	if err != nil {

@@ -25,7 +25,8 @@ type Other struct {
 //
 // If the tap is down already, Deactivate only raises Turn. Activate of this NIC then accepts a record only if its Turn
 // is higher than the raised one. Where the guest was never active, the record has [cache.RoleStandby], and serves for
-// Activate in the namespace of Moving.From alone.
+// Activate in the namespace of Moving.From alone. It does not say whether another target of that namespace is active:
+// with two targets, only the caller knows that.
 //
 // After an error the guest may be active or inactive: the next Deactivate reports which. The errors are those of Check,
 // except *DriftError, and, before any change,

@@ -40,7 +40,7 @@ func (n NIC) While(ctx context.Context, spec infra.Spec, f func(cache.Record) er
 	}
 	record, err := setup()
 	if taken := (compare.TakenError)(nil); earlier != nil && errors.Is(err, infra.ErrWired) && !errors.Is(err, ErrForAnother) && !errors.As(err, &taken) {
-		progress(n.Progress).say("NIC %s: what is wired for %s has another configuration: it is taken down first", n.Name, spec.For)
+		progress(n.Progress).say("NIC %s: what is wired for %.80q has another configuration: it is taken down first", n.Name, spec.For)
 		if err = n.Teardown(ctx, down); err == nil {
 			record, err = setup()
 		}

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestwire/guestwire/cache"
 )
 
 // Open opens a directory. A path through a directory in which another user than root and the caller can write leads to
@@ -129,8 +131,9 @@ func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error
 }
 
 // Lock holds a name until unlock is called, or the process ends. It waits for another holder until ctx ends; the error
-// then has the holder's process id. The name is a file with the mode 0600, which the holder removes: other users may be
-// able to open the directory, and to lock that, but not the file. A file of another user's in its place is an error.
+// then has the holder's process id, if that could be written. The name is a file with the mode 0600, which the holder
+// removes: other users may be able to open the directory, and to lock that, but not the file. A file of another user's
+// in its place is an error.
 func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
 	for {
 		unlock, err := tryLock(dir, name)
@@ -139,22 +142,31 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 		}
 		select {
 		case <-ctx.Done():
-			holder, _ := dir.ReadFile(name)
-			return nil, fmt.Errorf("process %s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
+			holder := "another process"
+			if pid, err := dir.ReadFile(name); err == nil && len(pid) > 0 {
+				holder = "process " + string(pid)
+			}
+			return nil, fmt.Errorf("%s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
 // LockName is Lock of a text of any length, in the directory of the node's journals (phase1.DefaultDir). It makes the
-// directory if it is not there. What a killed process leaves, phase1.Forget removes.
+// directory if it is not there, and nothing above it, as phase1 does. What a killed process leaves, phase1.Forget
+// removes. For a relative path the error is a *cache.FieldError.
 func LockName(ctx context.Context, journals, text string) (unlock func(), err error) {
 	switch {
 	case os.Geteuid() != 0:
 		return nil, fmt.Errorf("lock of %s: user %d is not root: run as root: %w", text, os.Geteuid(), fs.ErrPermission)
 	case !filepath.IsAbs(journals):
-		return nil, fmt.Errorf("lock of %s: dir: %q, want an absolute path, such as /run/guestwire.lock", text, journals)
+		return nil, fmt.Errorf("lock of %s: %w", text, &cache.FieldError{Field: "dir", Reason: fmt.Sprintf("%q, want an absolute path, such as /run/guestwire.lock", journals)})
 	}
+	above, err := Trusted(filepath.Dir(journals))
+	if err != nil {
+		return nil, fmt.Errorf("journal directory: %w", err)
+	}
+	above.Close()
 	dir, err := Make(journals, 0o700)
 	if err != nil {
 		return nil, fmt.Errorf("journal directory: %w", err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestwire/guestwire/cache"
 	"github.com/guestwire/guestwire/examples/directory"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -295,15 +296,22 @@ func TestLock(t *testing.T) {
 	}
 	asRoots(t, "linked", victim)
 
+	cause := errors.New("enough")
+	ended, end := context.WithCancelCause(t.Context())
+	end(cause)
+	written, err := dir.OpenFile("full", os.O_RDWR|os.O_CREATE, 0o600) // of a holder that could not write on a full disk
+	do(t, err, unix.Flock(int(written.Fd()), unix.LOCK_EX))
+	if _, err := directory.Lock(ended, dir, "full"); !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "another process works on it") {
+		t.Error(err)
+	}
+	do(t, written.Close())
+
 	journals := filepath.Join(filepath.Dir(other), "journals")
 	unlock, err := directory.LockName(t.Context(), journals, "/run/vm1")
 	do(t, err)
 	if info, err := os.Stat(journals); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
-	cause := errors.New("enough")
-	ended, end := context.WithCancelCause(t.Context())
-	end(cause)
 	if _, err := directory.LockName(ended, journals, "/run/vm1"); !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), fmt.Sprintf("lock of /run/vm1: process %d works on it", os.Getpid())) {
 		t.Error(err)
 	}
@@ -314,7 +322,15 @@ func TestLock(t *testing.T) {
 	if left, err := os.ReadDir(journals); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}
-	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); err == nil || !strings.Contains(err.Error(), "want an absolute path") {
+	typo := filepath.Join(filepath.Dir(other), "typo")
+	if _, err := directory.LockName(t.Context(), filepath.Join(typo, "journals"), "/run/vm1"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), typo) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(typo); !errors.Is(err, fs.ErrNotExist) { // Setup would take it for the node's
+		t.Errorf("a path that may be mistyped is made: %v", err)
+	}
+	var field *cache.FieldError // which programs report as a mistake of the caller's
+	if _, err := directory.LockName(t.Context(), "journals", "/run/vm1"); !errors.As(err, &field) || !strings.Contains(err.Error(), `dir: "journals", want an absolute path`) {
 		t.Error(err)
 	}
 }

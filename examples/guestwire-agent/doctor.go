@@ -281,8 +281,11 @@ func (f *findings) nic(ctx context.Context, o *options) {
 		return
 	case report.Drift != nil:
 		for _, d := range report.Drift.Differs {
-			if d.Way == "" && len(report.Drift.Repair) > 0 {
+			switch {
+			case d.Way == "" && len(report.Drift.Repair) > 0:
 				d.Way = o.repairCall() + " repairs it"
+			case d.Way != "" && d.Grave:
+				d.Way += ", then " + o.repairCall()
 			}
 			f.add(fault, o.Name, "%v", d)
 		}

@@ -100,7 +100,7 @@ func (o *options) flagSet(v verb) *flag.FlagSet {
 
 // fill makes the configuration of the file, if one is named, and the flags that were given.
 func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
-	state := o.State
+	state, whom := o.State, o.For
 	if o.file != "" {
 		text, err := readFile(ctx, o.file)
 		if err != nil {
@@ -120,6 +120,10 @@ func (o *options) fill(ctx context.Context, flags *flag.FlagSet) error {
 			}
 		case "state":
 			o.State = state
+		case "for":
+			if o.For = whom; whom == "" { // of an empty variable: teardown and forget would take all
+				err = fmt.Errorf("-for is empty: name the one, or leave the flag out")
+			}
 		case "uid":
 			o.Owner.UID, o.Owner.Root = o.uid, o.uid == 0
 		case "gid":

@@ -21,7 +21,11 @@ func teardown(ctx context.Context, o *options) error {
 		}
 		found, err := teardownOf(ctx, o)
 		if found == 0 && err == nil {
-			fmt.Fprintf(stderr, "guestwire-agent: NIC %s is not wired with -state %s: nothing is taken down (guestwire-agent list -dir %s shows the directory of each NIC)\n", o.Name, infra.ShellWord(o.State), infra.ShellWord(o.Dir))
+			whose := ""
+			if o.For != "" {
+				whose = " for " + infra.ShellWord(o.For)
+			}
+			fmt.Fprintf(stderr, "guestwire-agent: NIC %s is not wired with -state %s%s: nothing is taken down (guestwire-agent list -json -dir %s shows the directory of each NIC, and for whom it is)\n", o.Name, infra.ShellWord(o.State), whose, infra.ShellWord(o.Dir))
 			o.explainRecord()
 		}
 		return err

@@ -308,7 +308,7 @@ journal, and so what a hook that was killed has left.
 
 The container's annotation guestwire/state names the directory of the record,
 one in the -state directory, which is there already, and which the container
-mounts. The NIC is wired for the container's id, as list shows. Another
+mounts. The NIC is wired for the container's id, as list -json shows. Another
 container with the same directory is refused as long as the first one's network
 is alive.
 

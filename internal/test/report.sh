@@ -16,6 +16,7 @@ bin/gotestsum-v1.13.0 --raw-command --format pkgname-and-test-fails --format-hid
 	bash -c '
 		exec 2>&3
 		status=0 beside=()
+		trap "kill 0" INT # a command beside the others ignores it
 		run() { bash -o pipefail -c "$1" </dev/null; }
 		while read -r line; do
 			if [ "${line#& }" = "$line" ]; then

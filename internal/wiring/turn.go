@@ -61,7 +61,8 @@ func (t Turn) Deactivated() Turn {
 // where it is.
 //
 // The record of an inactive namespace proves nothing to a target that comes from another one: the guest may be inactive
-// there since an earlier move. That of one on standby proves it only to its source, which is inactive itself.
+// there since an earlier move. That of one on standby proves it only to its source, which is inactive itself, and which
+// has no other target.
 func Activated(own cache.Record, q *cache.Record, gone bool, place func(namespace string) string) (Turn, error) {
 	err := validate("other.inactive.", q)
 	switch {

@@ -47,7 +47,7 @@ const file = "cni-calls"
 // Count adds a call to those of the node. It waits for other processes until ctx ends. A process that is killed
 // meanwhile loses its own call alone. It needs root. Dir is that of phase1.NIC.
 func Count(ctx context.Context, dir, operation string, code uint, took time.Duration) error {
-	unlock, err := directory.LockName(ctx, cmp.Or(dir, phase1.DefaultDir), file) // it makes the directory, or refuses one that others can enter
+	unlock, err := directory.LockName(ctx, cmp.Or(dir, phase1.DefaultDir), file) // it makes the directory
 	if err != nil {
 		return err
 	}

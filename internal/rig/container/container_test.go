@@ -373,7 +373,7 @@ func TestRootful(t *testing.T) {
 		before := nstest.Stable(inside.Settled())
 		e.MustPodman(t, hooked("hook1", "vm1", "--pod pod"))
 		wired("hook1")
-		refused("the record of eth0 is in /run/guestwire/vm1", "hook2", "vm2", "--pod pod")
+		refused("already wired for another one", "hook2", "vm2", "--pod pod")
 		wired("hook1")
 		e.MustPodman(t, "restart --time 0 hook1")
 		wired("hook1")

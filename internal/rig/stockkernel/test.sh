@@ -11,7 +11,8 @@ cd "$(dirname "$0")/../../.."
 
 root=$PWD package=$1
 shift
-binary=$root/bin/${package//\//-}.test
+binary=$root/bin/debian-${KERNEL:-6.1}/${package//\//-}.test # a line for another kernel may run beside
+mkdir -p "${binary%/*}"
 rm -f "$binary"
 go test -c -o "$binary" "./$package"
 cd "$package"
