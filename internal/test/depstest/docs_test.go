@@ -245,7 +245,7 @@ func logged(t *testing.T) (ran, guest map[string]bool) {
 	return ran, guest
 }
 
-// TestTargets: "make help" lists the targets whose time docs/contributing/targets.md has, and each that CI runs has one.
+// TestTargets: "make help" lists the targets whose time docs/contributing/targets.md has. What CI runs has a time.
 func TestTargets(t *testing.T) {
 	help, err := exec.Command("make", "-s", "-C", "../../..", "help").CombinedOutput()
 	if err != nil {
