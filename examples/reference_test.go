@@ -109,7 +109,11 @@ func readDocs(t *testing.T, dir string) docs {
 				if s, ok := typ.Type.(*ast.StructType); ok {
 					for _, f := range s.Fields.List {
 						for _, name := range f.Names {
-							d[typ.Name.Name+"."+name.Name] = oneParagraph(cmp.Or(f.Doc.Text(), f.Comment.Text()))
+							text, field := cmp.Or(f.Doc.Text(), f.Comment.Text()), typ.Name.Name+"."+name.Name
+							d[field] = oneParagraph(text)
+							if first, _, more := strings.Cut(text, "\n\n"); more {
+								d[field+" first"], d[field+" file"] = oneParagraph(first), path
+							}
 						}
 					}
 				}

@@ -69,6 +69,10 @@ func fieldsOf(t *testing.T) string {
 			kind, inner := typeText(f.Type, path, texts, paths)
 			all = append(all, inner...)
 			meaning, leftOut := withoutZero(inJSON(o, f.Name, text))
+			if first := doc[o.of.Name()+"."+f.Name+" first"]; first != "" && packageOf(o.of) == "infra" { // the comment has the rest
+				meaning, _ = withoutZero(inJSON(o, f.Name, first))
+				meaning += " [More](../" + doc[o.of.Name()+"."+f.Name+" file"] + ")."
+			}
 			if page := morePages[o.of.Name()+"."+f.Name]; page != "" {
 				meaning = firstSentence.FindString(meaning) + "[More](../" + page + ")."
 			}
@@ -119,14 +123,12 @@ func jsonName(f reflect.StructField) string {
 // Paths are where the objects are described.
 func typeText(of reflect.Type, path string, texts map[string]reflect.Type, paths map[reflect.Type]string) (string, []object) {
 	if of == reflect.TypeFor[infra.Binding]() {
-		var words []string
 		var inner []object
 		for _, kind := range bindingKinds() {
 			b, _ := infra.NewBinding(kind)
 			inner = append(inner, object{path + "." + string(kind), reflect.TypeOf(b)})
-			words = append(words, fmt.Sprintf("[%s](#binding%s)", kind, kind))
 		}
-		return "object with one member: " + strings.Join(words, ", "), inner
+		return "object with one member, a [kind](#bindingbridge)", inner
 	}
 	if reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		name := map[string]string{"Addr": "address", "Prefix": "prefix", "Ports": "ports", "Data": "data"}[of.Name()]

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestwire/guestwire/internal/netns"
-	"github.com/guestwire/guestwire/internal/test/golden"
 	"github.com/guestwire/guestwire/internal/test/guest"
 	"github.com/guestwire/guestwire/internal/test/nstest"
 )
@@ -63,21 +62,6 @@ func TestDNSProxy(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestNodePage: the page shows the Example of phase1/pins.
-func TestNodePage(t *testing.T) {
-	code, err := os.ReadFile("../../../phase1/pins/example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, body, _ := strings.Cut(string(code), "func ExampleNode() {\n")
-	body, _, ok := strings.Cut(body, "\n}\n")
-	if !ok {
-		t.Fatal("phase1/pins has no ExampleNode")
-	}
-	body = strings.TrimPrefix(strings.ReplaceAll("\n"+body, "\n\t", "\n"), "\n")
-	golden.Parts(t, pages+"names.md", "internal/rig/divert", map[string]string{"node": "```go\n" + body + "\n```\n"})
 }
 
 // bootByDHCP starts a guest that asks for its addresses. Its gateway is its DNS server.

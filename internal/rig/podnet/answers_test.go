@@ -279,12 +279,12 @@ func behindRouter(binding cache.Kind) bool {
 	return binding == cache.BindingRouted || binding == cache.BindingMasquerade
 }
 
-// lost returns the protocols that the process has and a guest behind the binding does not have, by its definition.
+// lost returns the mark of a cell whose guest lacks multicast, which the process has: by the binding's definition.
 func (a answers) lost(binding cache.Kind, v4 bool) string {
 	if behindRouter(binding) {
 		for q, answer := range a {
 			if q.protocol == multicast && answer != "" && q.at.Addr().Is4() == v4 {
-				return ", not: " + string(multicast)
+				return `\*` // all except multicast
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func TestSummary(t *testing.T) {
 	}
 	rows := heading + "\n" + strings.Repeat("| --- ", strings.Count(heading, "|")-1) + "|\n"
 	for _, row := range order {
-		rows += fmt.Sprintf("| %s | %s |\n", strings.Join(names[row], "; "), row)
+		rows += fmt.Sprintf("| %s | %s |\n", families(names[row]), row)
 	}
 	rows = "\n" + rows + "\n"
 	const begin, end = "<!-- go test ./internal/rig/podnet -run TestSummary -update -->\n", "<!-- end -->\n"
@@ -53,6 +53,27 @@ func TestSummary(t *testing.T) {
 	case have != rows:
 		t.Errorf("%s has the table\n%s\nand %s gives (-update writes it)\n%s", overview, have, table, rows)
 	}
+}
+
+// families returns the names in one text. Several of one family, whose names begin alike up to a comma, are counted.
+func families(names []string) string {
+	var order []string
+	of := map[string][]string{}
+	for _, name := range names {
+		family, _, _ := strings.Cut(name, ",")
+		if of[family] == nil {
+			order = append(order, family)
+		}
+		of[family] = append(of[family], name)
+	}
+	for i, family := range order {
+		if n := len(of[family]); n > 1 {
+			order[i] = fmt.Sprintf("%s (%d kinds)", family, n)
+		} else {
+			order[i] = of[family][0]
+		}
+	}
+	return strings.Join(order, "; ")
 }
 
 // summary is the word of a binding's cell. Which protocols the binding loses is in the long table.

@@ -245,36 +245,29 @@ func logged(t *testing.T) (ran, guest map[string]bool) {
 	return ran, guest
 }
 
-// TestTargets: docs/contributing/targets.md has a row for each target of "make help", with the text of "make help".
+// TestTargets: "make help" lists the targets whose time docs/contributing/targets.md has. What CI runs has a time.
 func TestTargets(t *testing.T) {
 	help, err := exec.Command("make", "-s", "-C", "../../..", "help").CombinedOutput()
 	if err != nil {
 		t.Fatalf("make help: %v: %s", err, help)
-	}
-	targets := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+)\s+(\S.*)$`).FindAllStringSubmatch(string(help), -1) {
-		targets[m[1]] = m[2]
 	}
 	const path = "../../../docs/contributing/targets.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `make ([a-z-]+)` \\|[^|]*\\|")
-	want := row.ReplaceAllStringFunc(string(page), func(cells string) string {
-		name := row.FindStringSubmatch(cells)[1]
-		text, ok := targets[name]
-		if !ok {
-			t.Errorf("%s has make %s, and make help does not list it", path, name)
-			return cells
+	timed := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `make ([a-z-]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		timed[m[1]] = true
+		if !regexp.MustCompile(`(?m)^` + m[1] + `\s+\S`).Match(help) {
+			t.Errorf("%s has make %s, and make help does not list it", path, m[1])
 		}
-		delete(targets, name)
-		return fmt.Sprintf("| `make %s` | %s |", name, text)
-	})
-	for name := range targets {
-		t.Errorf("%s has no row for make %s", path, name)
 	}
-	golden.Compare(t, "../"+path, want) // from testdata
+	for _, name := range []string{"lint", "test", "test-user", "lab"} {
+		if !timed[name] {
+			t.Errorf("%s has no time of make %s", path, name)
+		}
+	}
 }
 
 // TestFirstChange: with the first patch of docs/contributing/first-change.md the test fails as the page says, with all

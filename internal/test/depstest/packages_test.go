@@ -15,9 +15,8 @@ import (
 	"github.com/guestwire/guestwire/internal/test/golden"
 )
 
-// TestPackages: the tables of packages have the first sentence of each package's comment. Those of
-// reference/packages.md are for importers, and those of contributing/developing.md, up to a colon, for who changes the
-// tree.
+// TestPackages: each package has a comment, whose first sentence is in the table of reference/packages.md if importers
+// see the package. Examples are programs: docs/reference/commands.md.
 func TestPackages(t *testing.T) {
 	const top = "../../../"
 	said := map[string]string{} // by folder
@@ -40,43 +39,17 @@ func TestPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := map[string]string{}
+	table := "| package | what it is |\n| --- | --- |\n"
 	for _, folder := range slices.Sorted(maps.Keys(said)) {
-		table, name := tableOf(folder)
-		if table == "" {
-			continue
-		}
-		if said[folder] == "" {
+		switch {
+		case folder == "." || folder == "examples" || strings.HasPrefix(folder, "examples/"), strings.Count(folder, "/") > 2 && strings.HasPrefix(folder, "internal/rig/"):
+		case said[folder] == "":
 			t.Errorf("package %s has no comment", folder)
+		case !slices.Contains(strings.Split(folder, "/"), "internal"):
+			table += fmt.Sprintf("| [%s](../../%[1]s) | %s |\n", folder, shortened(said[folder]))
 		}
-		if tables[table] == "" {
-			tables[table] = "| package | what it is |\n| --- | --- |\n"
-		}
-		tables[table] += fmt.Sprintf("| %s | %s |\n", name, shortened(said[folder], table == "public"))
 	}
-	golden.Parts(t, docs+"reference/packages.md", "internal/test/depstest", map[string]string{"public": tables["public"]})
-	delete(tables, "public")
-	golden.Parts(t, docs+"contributing/developing.md", "internal/test/depstest", tables)
-}
-
-// tableOf returns the table of a package, and its name there. Examples are programs: docs/reference/commands.md.
-func tableOf(folder string) (table, name string) {
-	rig, isRig := strings.CutPrefix(folder, "internal/rig/")
-	test, isTest := strings.CutPrefix(folder, "internal/test/")
-	internal, isInternal := strings.CutPrefix(folder, "internal/")
-	switch {
-	case strings.HasPrefix(folder, "examples/"), isRig && strings.Contains(rig, "/"), folder == ".", folder == "examples":
-		return "", ""
-	case isRig:
-		return "internal/rig", "`" + rig + "`"
-	case isTest:
-		return "internal/test", "`" + test + "`"
-	case isInternal:
-		return "internal", "`" + internal + "`"
-	case strings.Contains(folder, "internal"):
-		return "internal", "`" + folder + "`"
-	}
-	return "public", "[" + folder + "](../../" + folder + ")"
+	golden.Parts(t, docs+"reference/packages.md", "internal/test/depstest", map[string]string{"public": table})
 }
 
 var (
@@ -84,11 +57,7 @@ var (
 	goDocLink = regexp.MustCompile(`\[(\w+)\]`)
 )
 
-// shortened returns a sentence without its subject, and without what comes after a colon unless it is wanted whole.
-func shortened(sentence string, whole bool) string {
-	sentence = goDocLink.ReplaceAllString(subject.ReplaceAllString(sentence, ""), "$1")
-	if !whole {
-		sentence, _, _ = strings.Cut(sentence, ": ")
-	}
-	return strings.TrimSuffix(sentence, ".")
+// shortened returns a sentence without its subject.
+func shortened(sentence string) string {
+	return strings.TrimSuffix(goDocLink.ReplaceAllString(subject.ReplaceAllString(sentence, ""), "$1"), ".")
 }
