@@ -105,15 +105,15 @@ func (c Chain) Head() string {
 	return fmt.Sprintf("type %s hook %s%s priority %d; policy %s;", c.Type, c.Hook, device, c.Priority, policy)
 }
 
-// Resolve returns a copy of the table in which each [Fwd] without an index has that of its link. The receiver is
-// unchanged. Chains without such a Fwd are the receiver's.
+// Resolve returns a copy of the table in which each [Fwd] has the index of its link. The receiver is unchanged. Chains
+// without a Fwd are the receiver's.
 func (t Table) Resolve(index func(link string) int) Table {
 	t.Chains = slices.Clone(t.Chains)
 	for i, c := range t.Chains {
 		cloned := false
 		for j, r := range c.Rules {
 			to, ok := r.Verdict.(Fwd)
-			if !ok || to.Index != 0 {
+			if !ok {
 				continue
 			}
 			if !cloned {

@@ -67,18 +67,10 @@ func (p *Plan) Tables() []firewall.Table {
 			if t.Family.IPTables() == 0 {
 				t = t.Counted(p.names.NIC, !p.found.NoLog)
 			}
-			p.wanted.Tables = append(p.wanted.Tables, t.Resolve(p.indexOfNIC))
+			p.wanted.Tables = append(p.wanted.Tables, t)
 		}
 	}
 	return p.wanted.Tables
-}
-
-// indexOfNIC is the NIC's index, also while another program has given the NIC another name; 0: link is another one.
-func (p *Plan) indexOfNIC(link string) int {
-	if link == p.names.NIC {
-		return p.nic.Index
-	}
-	return 0
 }
 
 // described is a description of which tables are made. Two of a plan have no table of the same family.
