@@ -101,8 +101,8 @@ endef
 
 # Debian's kernels are emulated, on one core for most of the time: the long line runs beside the others.
 define LAB
-& $(call stock,6.1,phase1,-crash few)
 internal/test/fuzz.sh 20000x -json
+& $(call stock,6.1,phase1,-crash few)
 $(GO_TEST) -timeout 45m ./internal/rig/guests ./internal/rig/podnet ./internal/rig/...
 $(call stock,6.1,internal/rig/podnet)
 $(call stock,6.1,internal/tap)

@@ -76,11 +76,12 @@ func open(t *testing.T, n *nstest.Namespace, network string, to netip.AddrPort) 
 	return endpoint{fmt.Sprintf("%s %v to %v", network, c.LocalAddr(), c.RemoteAddr()), c}
 }
 
-// goesOn sends until an answer holds the text.
+// goesOn sends until an answer holds the text. TCP sends again what was lost while a wiring changed, but only after
+// about as long as the change has taken, which is much on an emulated machine.
 func (e endpoint) goesOn(t *testing.T, when, want string) {
 	t.Helper()
 	answer, b := "", make([]byte, 1500)
-	for end := time.Now().Add(patience); !strings.Contains(answer, want); {
+	for end := time.Now().Add(3 * patience); !strings.Contains(answer, want); {
 		if time.Now().After(end) {
 			t.Errorf("%s, %s: the last answer is %q, want %s", when, e.name, answer, want)
 			return
