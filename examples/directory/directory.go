@@ -135,7 +135,8 @@ func writeSynced(dir *os.Root, name string, text []byte, mode fs.FileMode) error
 // removes: other users may be able to open the directory, and to lock that, but not the file. A file of another user's
 // in its place is an error.
 func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err error) {
-	for {
+	const pauseMax = 50 * time.Millisecond
+	for pause := time.Millisecond; ; pause = min(2*pause, pauseMax) {
 		unlock, err := tryLock(dir, name)
 		if err != syscall.EWOULDBLOCK {
 			return unlock, err
@@ -147,7 +148,7 @@ func Lock(ctx context.Context, dir *os.Root, name string) (unlock func(), err er
 				holder = "process " + string(pid)
 			}
 			return nil, fmt.Errorf("%s works on it, and holds the lock %s: %w", holder, filepath.Join(dir.Name(), name), context.Cause(ctx))
-		case <-time.After(time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
