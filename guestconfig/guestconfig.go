@@ -69,11 +69,9 @@ type nic struct {
 	warns []string
 }
 
-// warn adds a sentence, which names the interface, once: a loss may be the record's too.
+// warn adds a sentence, which names the interface.
 func (n *nic) warn(format string, args ...any) {
-	if text := n.Name + ": " + fmt.Sprintf(format, args...); !slices.Contains(n.warns, text) {
-		n.warns = append(n.warns, text)
-	}
+	n.warns = append(n.warns, n.Name+": "+fmt.Sprintf(format, args...))
 }
 
 // nics returns the guest's interfaces. A route that leads through none of them, and a rule, are in the records of
@@ -249,7 +247,9 @@ func (n *nic) choose() {
 	n.ntp, left[1] = by.Reachable(n.Options.NTP)
 	n.dns.Search, left[2] = servers.Search(&n.Options, n.dns.Search)
 	for _, l := range slices.Concat(left[:]...) {
-		n.warn("lost: %v", l)
+		if text := fmt.Sprintf("lost: %v", l); !slices.Contains(n.warns, n.Name+": "+text) { // it may be the record's too
+			n.warn("%s", text)
+		}
 	}
 }
 
