@@ -98,7 +98,7 @@ func TestUsage(t *testing.T) {
 		line []string
 		want string
 	}{
-		{nil, "a verb is missing: run, install, uninstall, ready, version"},
+		{nil, "a verb is missing: run, install, uninstall, ready, completion, man, version"},
 		{[]string{"start"}, `"start" is none of run, install`},
 		{[]string{"-state", "/x"}, `"-state" before the verb`},
 		{[]string{"run", "now"}, `"now" is no flag`},
